@@ -1,0 +1,78 @@
+"""Settings of a learner: one DeepSpeed engine around one model."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from rlctl.core.config import StrictConfig
+
+
+class OptimizerConfig(StrictConfig):
+    """AdamW and its schedule."""
+
+    lr: float = Field(1e-6, gt=0)
+    """Peak learning rate."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """Adam's decay rates."""
+    eps: float = Field(1e-8, gt=0)
+    """Adam's epsilon."""
+    weight_decay: float = Field(0.0, ge=0)
+    """Decoupled weight decay; not on biases and norms."""
+    max_grad_norm: float = Field(1.0, ge=0)
+    """Clip the global gradient norm; 0 clips nothing."""
+    scheduler: Literal["constant", "linear", "cosine"] = "constant"
+    """Shape after the warm-up."""
+    warmup_steps: int = Field(0, ge=0)
+    """Optimizer steps from 0 to `lr`."""
+    min_lr_ratio: float = Field(0.0, ge=0, le=1)
+    """Where linear and cosine end, as a share of `lr`."""
+
+
+class LoRAConfig(StrictConfig):
+    """Low-rank adapters instead of full weights."""
+
+    rank: int = Field(16, ge=1)
+    """Rank of the adapters."""
+    alpha: float = Field(32.0, gt=0)
+    """Scale: alpha / rank."""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout on the adapters' input."""
+    target_modules: list[str] | Literal["all-linear"] = "all-linear"
+    """Modules that get adapters."""
+    quantize_4bit: bool = False
+    """Load the base in 4 bits (QLoRA, bitsandbytes)."""
+
+
+class LearnerConfig(StrictConfig):
+    """How a model is trained."""
+
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    """Type of the forward and backward pass; bfloat16 keeps float32 master weights."""
+    ranks: int = Field(1, ge=1)
+    """Data-parallel processes."""
+    zero_stage: Literal[0, 1, 2, 3] = 1
+    """What DeepSpeed shares out over the ranks: 1 optimizer states, 2 and gradients, 3 and weights."""
+    micro_batch_tokens: int = Field(8192, ge=16)
+    """Tokens of one forward and backward on one rank."""
+    packing: bool = True
+    """Several sequences in one row, attention kept apart, instead of padding."""
+    attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = "auto"
+    """Attention implementation; auto chooses by device and length."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, more time."""
+    compile_layers: bool = False
+    """Compile each decoder layer (costs start-up time)."""
+    logits_chunk: int = Field(1024, ge=1)
+    """Response tokens whose logits exist at once."""
+    optimizer: OptimizerConfig = OptimizerConfig()
+    lora: LoRAConfig | None = None
+    adam_offload: bool = False
+    """Keep optimizer states in CPU memory (GPU training)."""
+    overlap_comm: bool = True
+    """Overlap gradient communication with the backward pass (ZeRO 1-3)."""
+    threads: int = Field(1, ge=1)
+    """CPU threads of each rank."""
+    trust_remote_code: bool = False
+    """Run Python code that comes with a model."""
