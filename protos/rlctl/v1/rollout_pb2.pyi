@@ -70,17 +70,19 @@ class RolloutSample(_message.Message):
     def __init__(self, sample: _Optional[_Union[_generation_pb2.Sample, _Mapping]] = ..., reward: _Optional[float] = ..., reward_error: _Optional[str] = ..., reward_components: _Optional[_Mapping[str, float]] = ..., extra_logs: _Optional[_Mapping[str, float]] = ..., reference_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class RolloutGroup(_message.Message):
-    __slots__ = ("task", "samples", "error", "worker", "generate_seconds", "score_seconds")
+    __slots__ = ("task", "samples", "error", "worker", "started_unix_s", "generate_seconds", "score_seconds")
     TASK_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
+    STARTED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     GENERATE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     SCORE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     task: PromptTask
     samples: _containers.RepeatedCompositeFieldContainer[RolloutSample]
     error: str
     worker: str
+    started_unix_s: float
     generate_seconds: float
     score_seconds: float
-    def __init__(self, task: _Optional[_Union[PromptTask, _Mapping]] = ..., samples: _Optional[_Iterable[_Union[RolloutSample, _Mapping]]] = ..., error: _Optional[str] = ..., worker: _Optional[str] = ..., generate_seconds: _Optional[float] = ..., score_seconds: _Optional[float] = ...) -> None: ...
+    def __init__(self, task: _Optional[_Union[PromptTask, _Mapping]] = ..., samples: _Optional[_Iterable[_Union[RolloutSample, _Mapping]]] = ..., error: _Optional[str] = ..., worker: _Optional[str] = ..., started_unix_s: _Optional[float] = ..., generate_seconds: _Optional[float] = ..., score_seconds: _Optional[float] = ...) -> None: ...
