@@ -1,0 +1,142 @@
+"""Checkpoints: each one is a single atomic commit of everything a run needs to go on.
+
+    checkpoints/step-00000012/
+        actor/          model, optimizer, scheduler and RNG (the learner's own files)
+        state.json      step, data cursor, ledger, KL beta, policy version, critic tag
+        manifest.json   sha256 and size of every file above
+
+It is written to `step-00000012.tmp`, flushed, given its manifest, renamed. A folder with another name
+than `step-NNNNNNNN` is no checkpoint. Before anything opens a file of it, the manifest is checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rlctl.core.errors import DataLossError, FencedError
+from rlctl.trainer.durable import fsync_path, fsync_tree, write_atomic
+
+logger = logging.getLogger(__name__)
+_NAME = re.compile(r"step-(\d{8})")
+
+
+@dataclass(frozen=True)
+class RunState:
+    """The trainer's state beside the weights, after `step` steps."""
+
+    step: int
+    cursor: dict[str, Any]
+    ledger: dict[str, Any]
+    beta: float
+    policy_version: int
+    critic_tag: str
+    fence: int
+    settings: str
+    eval_before: dict[str, float] | None = None
+    totals: dict[str, float] | None = None
+
+
+class CheckpointStore:
+    """The checkpoints of a run."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def steps(self) -> list[int]:
+        """Steps of the committed checkpoints, ascending."""
+        found = (_NAME.fullmatch(path.name) for path in self._folder.iterdir() if path.is_dir())
+        return sorted(int(match[1]) for match in found if match)
+
+    def path(self, step: int) -> Path:
+        return self._folder / f"step-{step:08d}"
+
+    def begin(self, step: int) -> Path:
+        """An empty folder to write a checkpoint to."""
+        aside = self._folder / f"step-{step:08d}.tmp"
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir()
+        return aside
+
+    def commit(self, aside: Path, state: RunState, keep: int) -> Path:
+        """Makes what lies in `aside` the newest checkpoint, and deletes all but the newest `keep`.
+
+        Raises FencedError when a trainer with a higher fencing epoch has committed meanwhile.
+        """
+        self._refuse_if_fenced(state.fence)
+        (aside / "state.json").write_text(json.dumps(asdict(state), indent=1, sort_keys=True))
+        write_manifest(aside)
+        fsync_tree(aside)
+        final = self.path(state.step)
+        if final.exists():
+            shutil.rmtree(final)
+        aside.rename(final)
+        fsync_path(self._folder)
+        for step in self.steps()[:-keep]:
+            shutil.rmtree(self.path(step))
+        return final
+
+    def latest(self) -> tuple[Path, RunState] | None:
+        """The newest checkpoint whose files are what its manifest says; a damaged one is passed over, loudly."""
+        for step in reversed(self.steps()):
+            folder = self.path(step)
+            try:
+                check_manifest(folder)
+            except DataLossError as error:
+                logger.error("%s; going back to the checkpoint before it", error.message)
+                continue
+            return folder, RunState(**json.loads((folder / "state.json").read_text()))
+        return None
+
+    def claim(self, fence: int) -> None:
+        """Marks the folder as owned by this fencing epoch, so that an older trainer cannot commit."""
+        self._refuse_if_fenced(fence)
+        write_atomic(self._folder / "fence", str(fence).encode())
+
+    def _refuse_if_fenced(self, fence: int) -> None:
+        owner = self._folder / "fence"
+        if owner.exists() and int(owner.read_text()) > fence:
+            raise FencedError(
+                f"another trainer (epoch {owner.read_text()}) owns {self._folder}; this one (epoch {fence}) must end"
+            )
+
+
+def write_manifest(folder: Path) -> None:
+    """Writes `manifest.json`: sha256 and size of every file below `folder`."""
+    files = {str(path.relative_to(folder)): _entry(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+    write_atomic(folder / "manifest.json", json.dumps(files, indent=1).encode())
+
+
+def check_manifest(folder: Path) -> None:
+    """Raises DataLossError naming the file that is not what the manifest says."""
+    try:
+        wanted: dict[str, dict[str, Any]] = json.loads((folder / "manifest.json").read_text())
+    except (OSError, ValueError) as error:
+        raise DataLossError(f"{folder}: the manifest cannot be read ({error})", reason="CHECKPOINT_DAMAGED") from error
+    for name, entry in wanted.items():
+        path = folder / name
+        if not path.is_file() or _entry(path) != entry:
+            raise DataLossError(f"{path} is not what the manifest says", reason="CHECKPOINT_DAMAGED")
+
+
+def _entry(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "bytes": path.stat().st_size}
+
+
+def next_version(path: Path, floor: int) -> int:
+    """The next policy version, above `floor` and above every one ever taken for this run.
+
+    It is written to `path` and flushed before it is used, so that a crash never lets a number be used twice.
+    """
+    used = int(path.read_text()) if path.exists() else 0
+    version = max(used, floor) + 1
+    write_atomic(path, str(version).encode())
+    return version
