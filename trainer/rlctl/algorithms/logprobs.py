@@ -27,8 +27,8 @@ def token_logprobs(
     """`log softmax((hidden @ weight.T + bias) / temperature)[target]` a token, and the entropy if asked.
 
     `hidden_ND` holds the state at the position *before* each target. The product runs in the inputs'
-    type (the wider of the two), everything after it in fp32 (fp64 for fp64 inputs). Both results have a
-    gradient to hidden, weight and bias; the backward pass recomputes the logits chunk by chunk, and the
+    type (the wider of the two; at least fp32 on a CPU), everything after it in fp32 (fp64 for fp64
+    inputs). Both results have a gradient to hidden, weight and bias; the backward pass recomputes the logits chunk by chunk, and the
     weight's gradient is summed in fp32. The weight must therefore be whole (not partitioned) in the
     backward pass too.
 
@@ -71,6 +71,8 @@ class _TokenLogprobs(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         common = torch.promote_types(hidden.dtype, weight.dtype)
         wide = torch.promote_types(common, torch.float32)
+        if hidden.device.type == "cpu":
+            common = wide  # CPU kernels of half types are some 30 times slower than fp32
         count = hidden.shape[0]
         logprobs = torch.empty(count, dtype=wide, device=hidden.device)
         normaliser = torch.empty_like(logprobs)
