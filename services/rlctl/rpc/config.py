@@ -48,7 +48,7 @@ class ServerConfig(StrictConfig):
 class ChannelConfig(StrictConfig):
     """How a client reaches the replicas of a service."""
 
-    addresses: list[str] = []
+    addresses: list[str] = Field([])
     """`host:port` of each replica; empty: found in the registry."""
     tls: TLSConfig | None = None
     token_file: Path | None = None
