@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from rlctl.v1 import rollout_pb2 as rlctl_dot_v1_dot_rollout__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16rlctl/v1/journal.proto\x12\x08rlctl.v1\x1a\x16rlctl/v1/rollout.proto\"m\n\rJournalRecord\x12(\n\x06issued\x18\x01 \x01(\x0b\x32\x16.rlctl.v1.IssuedGroupsH\x00\x12(\n\x07settled\x18\x02 \x01(\x0b\x32\x15.rlctl.v1.SettledStepH\x00\x42\x08\n\x06record\"A\n\x0cIssuedGroups\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12#\n\x05tasks\x18\x02 \x03(\x0b\x32\x14.rlctl.v1.PromptTask\"T\n\x0bSettledStep\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12\x0e\n\x06groups\x18\x02 \x03(\x0c\x12\'\n\x07\x64ropped\x18\x03 \x03(\x0b\x32\x16.rlctl.v1.DroppedGroup\"N\n\x0c\x44roppedGroup\x12\x1d\n\x02id\x18\x01 \x01(\x0b\x32\x11.rlctl.v1.GroupId\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16rlctl/v1/journal.proto\x12\x08rlctl.v1\x1a\x16rlctl/v1/rollout.proto\"m\n\rJournalRecord\x12(\n\x06issued\x18\x01 \x01(\x0b\x32\x16.rlctl.v1.IssuedGroupsH\x00\x12(\n\x07settled\x18\x02 \x01(\x0b\x32\x15.rlctl.v1.SettledStepH\x00\x42\x08\n\x06record\"A\n\x0cIssuedGroups\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12#\n\x05tasks\x18\x02 \x03(\x0b\x32\x14.rlctl.v1.PromptTask\"T\n\x0bSettledStep\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12\x0e\n\x06groups\x18\x02 \x03(\x0c\x12\'\n\x07\x64ropped\x18\x03 \x03(\x0b\x32\x16.rlctl.v1.DroppedGroup\"N\n\x0c\x44roppedGroup\x12\x1d\n\x02id\x18\x01 \x01(\x0b\x32\x11.rlctl.v1.GroupId\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\"B\n\nTrainOrder\x12&\n\x07settled\x18\x01 \x01(\x0b\x32\x15.rlctl.v1.SettledStep\x12\x0c\n\x04\x62\x65ta\x18\x02 \x01(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,4 +40,6 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SETTLEDSTEP']._serialized_end=322
   _globals['_DROPPEDGROUP']._serialized_start=324
   _globals['_DROPPEDGROUP']._serialized_end=402
+  _globals['_TRAINORDER']._serialized_start=404
+  _globals['_TRAINORDER']._serialized_end=470
 # @@protoc_insertion_point(module_scope)

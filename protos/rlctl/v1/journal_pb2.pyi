@@ -42,3 +42,11 @@ class DroppedGroup(_message.Message):
     reason: str
     message: str
     def __init__(self, id: _Optional[_Union[_rollout_pb2.GroupId, _Mapping]] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+
+class TrainOrder(_message.Message):
+    __slots__ = ("settled", "beta")
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
+    BETA_FIELD_NUMBER: _ClassVar[int]
+    settled: SettledStep
+    beta: float
+    def __init__(self, settled: _Optional[_Union[SettledStep, _Mapping]] = ..., beta: _Optional[float] = ...) -> None: ...

@@ -17,17 +17,19 @@ class Ledger:
     A group that is issued again is a new group (its attempt differs): the old one is dropped with a reason.
     """
 
-    def __init__(self, trained: int = 0, dropped: dict[str, int] | None = None) -> None:
+    def __init__(self, issued: int = 0, trained: int = 0, dropped: dict[str, int] | None = None) -> None:
+        self.issued = issued
         self.trained = trained
         self.dropped: Counter[str] = Counter(dropped or {})
         self.pending: dict[str, rollout_pb2.PromptTask] = {}
 
     @property
-    def issued(self) -> int:
-        return self.trained + self.dropped.total() + len(self.pending)
+    def balanced(self) -> bool:
+        return self.issued == self.trained + self.dropped.total() + len(self.pending)
 
     def issue(self, tasks: Iterable[rollout_pb2.PromptTask]) -> None:
         for task in tasks:
+            self.issued += 1
             self.pending[group_key(task.id)] = task
 
     def settle(self, settled: journal_pb2.SettledStep) -> None:
@@ -47,8 +49,8 @@ class Ledger:
             self.settle(records.settled)
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint; pending groups stand in the journal."""
-        return {"trained": self.trained, "dropped": dict(self.dropped)}
+        """For a checkpoint: the settled groups; the pending ones stand in the journal and are issued to it again."""
+        return {"issued": self.issued - len(self.pending), "trained": self.trained, "dropped": dict(self.dropped)}
 
     def message(self) -> trainer_pb2.Ledger:
         return trainer_pb2.Ledger(

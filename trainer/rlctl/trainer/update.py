@@ -1,0 +1,131 @@
+"""One training step on the learner's side, run by every rank alike.
+
+    settled step ─► sequences ─► old log-probs (each rank its share, then gathered)
+                                 values (rank 0 asks the critic meanwhile)
+                             ─► advantages ─► passes × minibatches of optimizer steps (the critic's beside them)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+
+import torch
+
+from rlctl.core.errors import DeadlineError
+from rlctl.learner.distributed import broadcast_floats, gather_floats
+from rlctl.learner.learner import Learner
+from rlctl.learner.sequence import Sequence
+from rlctl.trainer.config import TrainerConfig
+from rlctl.trainer.critic import CriticLink
+from rlctl.trainer.experience import Experience, estimate, read, rollout_metrics
+from rlctl.trainer.objective import policy_objective
+from rlctl.v1 import journal_pb2
+
+
+class Updater:
+    """Trains the actor (and through `critic`, on rank 0, the critic) on settled steps."""
+
+    def __init__(
+        self, config: TrainerConfig, learner: Learner, rank: int, world_size: int, critic: CriticLink | None
+    ) -> None:
+        self._config = config
+        self._learner = learner
+        self._rank = rank
+        self._world_size = world_size
+        self._critic = critic
+
+    def step(self, payload: bytes) -> dict[str, float]:
+        """Trains on one settled step; `payload` is a StepOrder. Returns its metrics (complete on rank 0)."""
+        order = journal_pb2.TrainOrder.FromString(payload)
+        config = self._config
+        experience = read(order.settled, config)
+        if not experience.sequences:
+            return {"samples": 0.0}
+        values = None
+        if config.needs_critic and self._critic is not None:
+            values = self._critic.values(experience.sequences)
+        self._recompute_logprobs(experience)
+        if config.needs_critic:
+            self._share_values(experience, values)
+        metrics = rollout_metrics(experience) | estimate(experience, config, order.beta)
+        begun = time.perf_counter()
+        metrics |= self._optimise(experience, order)
+        metrics["time/optimise"] = time.perf_counter() - begun
+        return metrics
+
+    def _mine(self, sequences: list[Sequence]) -> list[Sequence]:
+        return sequences[self._rank :: self._world_size]
+
+    def _recompute_logprobs(self, experience: Experience) -> None:
+        """`old_logprobs`: under the weights of the trainer before the step, at the sampling temperature."""
+        local = self._learner.logprobs(self._mine(experience.sequences), self._config.sampling.temperature)
+        lengths = [
+            [len(s.response_ids) for s in experience.sequences[rank :: self._world_size]]
+            for rank in range(self._world_size)
+        ]
+        flat = gather_floats(torch.cat(local) if local else torch.zeros(0), [sum(part) for part in lengths])
+        for rank, part in enumerate(lengths):
+            pieces = flat[rank].split(part) if part else ()
+            for sequence, piece in zip(experience.sequences[rank :: self._world_size], pieces, strict=True):
+                sequence.fields["old_logprobs"] = piece
+
+    def _share_values(self, experience: Experience, values: Future[list[torch.Tensor]] | None) -> None:
+        lengths = [len(s.response_ids) for s in experience.sequences]
+        flat = None
+        if values is not None:
+            try:
+                flat = torch.cat(values.result(self._config.critic.timeout_s))
+            except TimeoutError:
+                raise DeadlineError("the critic gave no values in time; see its log") from None
+        for sequence, piece in zip(
+            experience.sequences, broadcast_floats(flat, sum(lengths)).split(lengths), strict=True
+        ):
+            sequence.fields["old_values"] = piece
+
+    def _optimise(self, experience: Experience, order: journal_pb2.TrainOrder) -> dict[str, float]:
+        config = self._config
+        step = order.settled.step
+        batches = list(minibatches(experience.sequences, config, step))
+        critic = None
+        if self._critic is not None:
+            critic = self._critic.train(step, batches)
+        sums: dict[str, float] = {}
+        first: dict[str, float] = {}
+        if step >= config.train.freezing_actor_steps:
+            objective = policy_objective(config, order.beta)
+            for batch in batches:
+                part = self._learner.step(
+                    self._mine(batch),
+                    objective,
+                    temperature=config.sampling.temperature,
+                    entropy=config.loss.entropy_coef > 0,
+                )
+                first = first or part
+                for name, value in part.items():
+                    sums[name] = sums.get(name, 0.0) + value / len(batches)
+        metrics = dict(sums)
+        if "policy/ratio_mean" in first:
+            metrics["policy/ratio_first"] = first["policy/ratio_mean"]
+        if critic is not None:
+            metrics |= self._critic_metrics(critic)
+        return metrics
+
+    def _critic_metrics(self, training: Future[dict[str, float]]) -> dict[str, float]:
+        try:
+            return training.result(self._config.critic.timeout_s)
+        except TimeoutError:
+            raise DeadlineError("the critic did not finish its step in time; see its log") from None
+
+
+def minibatches(sequences: list[Sequence], config: TrainerConfig, step: int) -> Iterator[list[Sequence]]:
+    """The batches of a step's optimizer steps: every pass in an order of its own, drawn from seed, step and pass."""
+    for number in range(config.train.passes):
+        order = range(len(sequences))
+        if config.train.minibatches > 1:
+            generator = torch.Generator().manual_seed(hash((config.seed, step, number)) % 2**63)
+            order = torch.randperm(len(sequences), generator=generator).tolist()
+        size = -(-len(sequences) // config.train.minibatches)
+        for begin in range(0, len(sequences), size):
+            yield [sequences[index] for index in order[begin : begin + size]]
