@@ -25,8 +25,10 @@ class CriticLink:
         return self._portal.spawn(self._values, [_tokens(s) for s in sequences])
 
     async def _values(self, tokens: list[tensor_pb2.TokenSequence]) -> list[torch.Tensor]:
-        values = await self._client.compute_values(tokens, epoch=self._fence)
-        return [torch.tensor(one.values, dtype=torch.float32) for one in values]
+        response = await self._client.compute_values(
+            critic_pb2.ComputeValuesRequest(epoch=self._fence, sequences=tokens)
+        )
+        return [torch.tensor(one.values, dtype=torch.float32) for one in response.values]
 
     def train(self, step: int, batches: list[list[Sequence]]) -> Future[dict[str, float]]:
         """One optimizer step a batch, in order; the result is the mean of their metrics, under `value/`."""
@@ -44,11 +46,13 @@ class CriticLink:
         return sums
 
     def save(self, tag: str, keep: list[str]) -> None:
-        self._portal.call(self._client.save_checkpoint, tag, epoch=self._fence, keep=keep)
+        request = critic_pb2.SaveCheckpointRequest(epoch=self._fence, tag=tag, keep=keep)
+        self._portal.call(self._client.save_checkpoint, request)
 
     def load(self, tag: str) -> None:
         """Goes back to a tag; "" is the state at the start of the run."""
-        self._portal.call(self._client.load_checkpoint, tag, epoch=self._fence)
+        request = critic_pb2.LoadCheckpointRequest(epoch=self._fence, tag=tag)
+        self._portal.call(self._client.load_checkpoint, request)
 
 
 def _tokens(sequence: Sequence) -> tensor_pb2.TokenSequence:
