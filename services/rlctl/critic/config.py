@@ -11,15 +11,20 @@ from rlctl.learner.config import LearnerConfig
 from rlctl.rpc.config import ServerConfig
 
 
-class CriticConfig(StrictConfig):
-    """The critic as a process (of `learner.ranks` ranks)."""
+class CriticSettings(StrictConfig):
+    """The value model and how it learns."""
 
-    server: ServerConfig = ServerConfig()
     model: str = ""
     """Folder or hub name of the critic's first weights; empty: the policy's."""
     learner: LearnerConfig = LearnerConfig()
     value_clip: float | None = Field(0.2, gt=0)
     """Clip of the value against the old value in the loss; `none` for no clip."""
+
+
+class CriticConfig(CriticSettings):
+    """The critic as a process (of `learner.ranks` ranks)."""
+
+    server: ServerConfig = ServerConfig()
     checkpoint_dir: Path = Path("critic")
     """Where tags are written."""
     total_steps: int = Field(0, ge=0)

@@ -10,10 +10,9 @@ from rlctl.core.config import StrictConfig
 from rlctl.rpc.config import ServerConfig
 
 
-class ReferenceConfig(StrictConfig):
-    """A reference replica as a process."""
+class ReferenceSettings(StrictConfig):
+    """The frozen policy that the KL is measured against."""
 
-    server: ServerConfig = ServerConfig()
     model: str = ""
     """Folder or hub name; empty: the policy as it was at the start of the run."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
@@ -30,3 +29,9 @@ class ReferenceConfig(StrictConfig):
     """CPU threads."""
     trust_remote_code: bool = False
     """Run Python code that comes with a model."""
+
+
+class ReferenceConfig(ReferenceSettings):
+    """A reference replica as a process."""
+
+    server: ServerConfig = ServerConfig()

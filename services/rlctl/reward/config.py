@@ -50,13 +50,18 @@ class ScorerConfig(StrictConfig):
         return self
 
 
-class RewardConfig(StrictConfig):
-    """A reward replica as a process."""
+class RewardSettings(StrictConfig):
+    """Where rewards come from."""
 
-    server: ServerConfig = ServerConfig()
     scorers: list[ScorerConfig] = [ScorerConfig(kind="grader")]
     """Sources of rewards; the reward is their weighted sum."""
     threads: int = Field(1, ge=1)
     """CPU threads of reward models."""
     trust_remote_code: bool = False
     """Run Python code that comes with a model."""
+
+
+class RewardConfig(RewardSettings):
+    """A reward replica as a process."""
+
+    server: ServerConfig = ServerConfig()

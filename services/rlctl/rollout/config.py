@@ -9,13 +9,9 @@ from rlctl.core.config import StrictConfig
 from rlctl.rpc.config import ChannelConfig
 
 
-class RolloutConfig(StrictConfig):
-    """A rollout worker as a process."""
+class RolloutSettings(StrictConfig):
+    """How a rollout worker works."""
 
-    bus: BusConfig = BusConfig()
-    generation: ChannelConfig = ChannelConfig()
-    reward: ChannelConfig = ChannelConfig()
-    reference: ChannelConfig = ChannelConfig()
     concurrency: int = Field(32, ge=1)
     """Prompt groups in work at once."""
     score_batch: int = Field(256, ge=1)
@@ -28,3 +24,12 @@ class RolloutConfig(StrictConfig):
     """Deadline of one scoring call, seconds."""
     metrics_listen: str | None = "127.0.0.1:0"
     """`host:port` of the Prometheus page; `none` for none."""
+
+
+class RolloutConfig(RolloutSettings):
+    """A rollout worker as a process."""
+
+    bus: BusConfig = BusConfig()
+    generation: ChannelConfig = ChannelConfig()
+    reward: ChannelConfig = ChannelConfig()
+    reference: ChannelConfig = ChannelConfig()
