@@ -2,7 +2,7 @@
 
     checkpoints/step-00000012/
         actor/          model, optimizer, scheduler and RNG (the learner's own files)
-        state.json      step, data cursor, ledger, KL beta, policy version, critic tag
+        state.json      step, data cursor, ledger, KL beta, critic tag, wall time
         manifest.json   sha256 and size of every file above
 
 It is written to `step-00000012.tmp`, flushed, given its manifest, renamed. A folder with another name
@@ -35,12 +35,9 @@ class RunState:
     cursor: dict[str, Any]
     ledger: dict[str, Any]
     beta: float
-    policy_version: int
     critic_tag: str
     fence: int
-    settings: str
-    eval_before: dict[str, float] | None = None
-    totals: dict[str, float] | None = None
+    seconds: float
 
 
 class CheckpointStore:
@@ -129,14 +126,3 @@ def check_manifest(folder: Path) -> None:
 def _entry(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "bytes": path.stat().st_size}
-
-
-def next_version(path: Path, floor: int) -> int:
-    """The next policy version, above `floor` and above every one ever taken for this run.
-
-    It is written to `path` and flushed before it is used, so that a crash never lets a number be used twice.
-    """
-    used = int(path.read_text()) if path.exists() else 0
-    version = max(used, floor) + 1
-    write_atomic(path, str(version).encode())
-    return version

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
-
 import torch
 
 from rlctl.bus.registry import Instance, Registry
@@ -13,9 +11,9 @@ from rlctl.core.errors import UnavailableError
 from rlctl.learner.learner import Learner
 from rlctl.learner.sequence import Sequence
 from rlctl.rpc.portal import Portal
-from rlctl.trainer.checkpoint import next_version
 from rlctl.trainer.config import TrainerConfig
 from rlctl.trainer.ranks import Ranks
+from rlctl.trainer.versions import PolicyVersions
 from rlctl.v1 import weights_pb2
 from rlctl.weights.publisher import Member, Publisher
 
@@ -36,6 +34,7 @@ class PolicySync:
         registry: Registry,
         learner: Learner,
         ranks: Ranks,
+        versions: PolicyVersions,
         fence: int,
         prompt_ids: list[int],
     ) -> None:
@@ -44,6 +43,7 @@ class PolicySync:
         self._registry = registry
         self._learner = learner
         self._ranks = ranks
+        self._versions = versions
         self._fence = fence
         self._publisher = Publisher(config.weights, portal, learner.device)
         self._canary_prompt = prompt_ids
@@ -57,12 +57,12 @@ class PolicySync:
         """Replicas that serve the version of today."""
         return sum(version == self.version for version in self._has.values())
 
-    def publish(self, floor: int = 0) -> int:
-        """Publishes the learner's weights as a new version to every replica there is; returns the version.
+    def publish(self, step: int) -> int:
+        """Publishes the weights after `step` steps as a new version to every replica there is; returns the version.
 
         Raises UnavailableError when no replica took it.
         """
-        self.version = next_version(self._versions_file, max(floor, self.version))
+        self.version = self._versions.take(step)
         self._canary = self._make_canary()
         self._send(self._instances())
         if not self.replicas:
@@ -76,10 +76,6 @@ class PolicySync:
             logger.info("sending version %d to %s", self.version, ", ".join(one.address for one in late))
             self._send(late)
         return bool(late)
-
-    @property
-    def _versions_file(self) -> Path:
-        return self._config.run_dir / "policy_version"
 
     def _instances(self) -> list[Instance]:
         live = self._portal.call(self._registry.list, "generation", timeout_s=self._config.weights.timeout_s)

@@ -124,7 +124,7 @@ def minibatches(sequences: list[Sequence], config: TrainerConfig, step: int) -> 
     for number in range(config.train.passes):
         order = range(len(sequences))
         if config.train.minibatches > 1:
-            generator = torch.Generator().manual_seed(hash((config.seed, step, number)) % 2**63)
+            generator = torch.Generator().manual_seed((config.seed << 40) + (step << 8) + number)
             order = torch.randperm(len(sequences), generator=generator).tolist()
         size = -(-len(sequences) // config.train.minibatches)
         for begin in range(0, len(sequences), size):

@@ -1,0 +1,205 @@
+"""The PPO-family loop: the coordinator, on rank 0.
+
+    restore: last commit ─► replay the journal's settled steps (no token is generated again)
+    then, step after step:
+
+      issue ──► [prompts stream] ──► workers ──► [rollouts stream] ──► collect
+                                                                         │ journal, fsync, ack
+      commit ◄── publish (new version to every replica) ◄── update ◄─────┘
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from concurrent.futures import Future
+from typing import TypeVar
+
+from rlctl.algorithms.kl import adapt_beta
+from rlctl.core.errors import DeadlineError
+from rlctl.trainer.commit import Commits
+from rlctl.trainer.config import TrainerConfig
+from rlctl.trainer.evaluate import evaluate
+from rlctl.trainer.metrics import MetricsLog
+from rlctl.trainer.phases import PhaseTimer
+from rlctl.trainer.progress import Progress
+from rlctl.trainer.ranks import Ranks
+from rlctl.trainer.rollout_log import RolloutLog
+from rlctl.trainer.services import Services
+from rlctl.trainer.status import Controls, Status
+from rlctl.trainer.summary import write_summary
+from rlctl.v1 import journal_pb2, trainer_pb2
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+UPDATE = "update"
+EXPORT_MODEL = "export_model"
+TICK_S = 1.0
+CATCH_UP_S = 2.0
+
+
+class Coordinator:
+    """Owns a run: decides what every rank does, and when."""
+
+    def __init__(
+        self,
+        config: TrainerConfig,
+        ranks: Ranks,
+        services: Services,
+        commits: Commits,
+        progress: Progress,
+        status: Status,
+        controls: Controls,
+    ) -> None:
+        self._config = config
+        self._ranks = ranks
+        self._services = services
+        self._commits = commits
+        self._progress = progress
+        self._status = status
+        self._controls = controls
+        self._metrics = MetricsLog(config, config.run_dir, progress.step)
+        self._rollouts = RolloutLog(config)
+
+    def run(self) -> None:
+        """Trains until the last step, or until asked to stop. The progress is that of the last commit."""
+        for settled in self._commits.to_replay(self._progress):
+            logger.info("replaying step %d from the journal", settled.step)
+            self._status.update(state=trainer_pb2.TRAINER_STATE_REPLAYING, step=self._progress.step)
+            self._update(settled, PhaseTimer(), publish=False)
+        self._wait_for_services()
+        self._publish()
+        if self._progress.step == 0 and not self._metrics.evaluations():
+            self._evaluate()
+        while self._progress.step < self._config.train.steps and self._may_go_on():
+            timer = PhaseTimer()
+            settled = self._collect(timer)
+            if settled is None:
+                break
+            self._rollouts.write(settled)
+            self._update(settled, timer, publish=True)
+            if self._due(self._config.checkpoint.steps) or self._controls.checkpoint.is_set():
+                self._commit()
+            if self._due(self._config.eval.steps):
+                self._evaluate()
+        self._finish()
+
+    def _collect(self, timer: PhaseTimer) -> journal_pb2.SettledStep | None:
+        """Issues the step's groups and waits for all of them; None when asked to stop meanwhile."""
+        stage, step = self._services.stage, self._progress.step
+        begun = progressed = looked = time.monotonic()
+        self._status.update(state=trainer_pb2.TRAINER_STATE_RUNNING, step=step)
+        self._services.call(stage.issue, step)
+        missing = len(stage.missing)
+        while not self._services.call(stage.collect, TICK_S):
+            now = time.monotonic()
+            if self._controls.stop.is_set():
+                return None
+            if len(stage.missing) < missing:
+                missing, progressed = len(stage.missing), now
+            elif now - progressed > self._config.stall_timeout_s:
+                raise DeadlineError(
+                    f"no prompt group of step {step} came for {self._config.stall_timeout_s:g} s; {missing} are missing, "
+                    f"the first is {stage.missing[0]}. Look at the logs of the rollout worker and of what it calls.",
+                    reason="ROLLOUTS_STALLED",
+                )
+            self._status.update(waiting_for=f"{missing} prompt groups of step {step}")
+            self._ranks.idle()
+            if now - looked > CATCH_UP_S:
+                looked = now
+                self._services.sync.catch_up()
+        settled, clock = self._services.call(stage.settle)
+        timer.rollouts(time.monotonic() - begun, clock)
+        self._status.update(waiting_for="")
+        return settled
+
+    def _update(self, settled: journal_pb2.SettledStep, timer: PhaseTimer, *, publish: bool) -> None:
+        """Trains on a settled step, publishes the new weights, and writes the step's metrics."""
+        progress = self._progress
+        order = journal_pb2.TrainOrder(settled=settled, beta=progress.beta)
+        with timer.phase("train"):
+            metrics = self._ranks.run(UPDATE, order.SerializeToString())
+        staleness = self._services.sync.staleness(settled, progress.step)
+        if self._config.kl.target is not None and "kl/mean" in metrics:
+            progress.beta = adapt_beta(
+                progress.beta, metrics["kl/mean"], self._config.kl.target, self._config.kl.horizon,
+                int(metrics["samples"]),
+            )
+        progress.step += 1
+        if publish:
+            with timer.phase("sync"):
+                self._publish()
+        metrics |= timer.metrics()
+        if "response_tokens" in metrics:
+            metrics["tokens_per_second"] = metrics["response_tokens"] / metrics["time/step"]
+        metrics["staleness/max"] = staleness
+        metrics |= {f"ledger/{name}": float(count) for name, count in progress.ledger.counts().items()}
+        self._metrics.step(settled.step, metrics)
+        self._status.update(
+            step=progress.step, policy_version=self._services.sync.version, metrics=metrics
+        )
+
+    def _publish(self) -> None:
+        self._services.sync.publish(self._progress.step)
+
+    def _evaluate(self) -> None:
+        if self._services.held_out is None:
+            return
+        self._status.update(state=trainer_pb2.TRAINER_STATE_EVALUATING)
+        services = self._services
+        result = self._wait(
+            services.portal.spawn(evaluate, services.generation, services.reward, services.held_out, self._config),
+            "the evaluation (generation and reward services)",
+        )
+        self._metrics.evaluation(self._progress.step, result)
+        logger.info("after %d steps: accuracy %.3f of %d", self._progress.step, result["accuracy"], result["n"])
+
+    def _commit(self) -> None:
+        self._commits.commit(self._progress)
+        self._controls.checkpoint.clear()
+        self._status.update(checkpoint_step=self._progress.step)
+
+    def _finish(self) -> None:
+        done = self._progress.step >= self._config.train.steps
+        self._status.update(state=trainer_pb2.TRAINER_STATE_STOPPING)
+        if self._commits.last_step != self._progress.step:
+            self._commit()
+        if done:
+            if all(row["step"] != self._progress.step for row in self._metrics.evaluations()):
+                self._evaluate()
+            self._ranks.run(EXPORT_MODEL)
+        write_summary(self._config, self._progress, self._metrics, done=done)
+        self._metrics.close()
+        self._status.update(state=trainer_pb2.TRAINER_STATE_DONE)
+
+    def _may_go_on(self) -> bool:
+        """Waits while paused; False when asked to stop."""
+        while not self._controls.resume.is_set() and not self._controls.stop.is_set():
+            self._status.update(state=trainer_pb2.TRAINER_STATE_PAUSED)
+            self._ranks.idle()
+            self._controls.resume.wait(TICK_S)
+        return not self._controls.stop.is_set()
+
+    def _wait_for_services(self) -> None:
+        for whom, future in self._services.waits():
+            self._status.update(waiting_for=whom)
+            self._wait(future, whom)
+        self._status.update(waiting_for="")
+
+    def _wait(self, future: Future[T], whom: str) -> T:
+        """A result of the event loop, while the other ranks hear that this one lives."""
+        begun = time.monotonic()
+        while not future.done():
+            if time.monotonic() - begun > self._config.stall_timeout_s:
+                raise DeadlineError(f"waited {self._config.stall_timeout_s:g} s for {whom}")
+            self._ranks.idle()
+            try:
+                return future.result(TICK_S)
+            except TimeoutError:
+                if future.done():
+                    raise
+        return future.result()
+
+    def _due(self, every: int) -> bool:
+        return every > 0 and self._progress.step % every == 0
