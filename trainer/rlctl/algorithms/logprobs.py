@@ -28,9 +28,9 @@ def token_logprobs(
 
     `hidden_ND` holds the state at the position *before* each target. The product runs in the inputs'
     type (the wider of the two; at least fp32 on a CPU), everything after it in fp32 (fp64 for fp64
-    inputs). Both results have a gradient to hidden, weight and bias; the backward pass recomputes the logits chunk by chunk, and the
-    weight's gradient is summed in fp32. The weight must therefore be whole (not partitioned) in the
-    backward pass too.
+    inputs). Both results have a gradient to hidden, weight and bias; the backward pass recomputes the
+    logits chunk by chunk, and the weight's gradient is summed in fp32. The weight must therefore be whole
+    (not partitioned) in the backward pass too.
 
     `chunk` is the number of tokens a chunk holds; by default as many as keep a chunk at 64 MiB.
     Returns `(logprobs_N, entropy_N or None)` in fp32. Raises ValueError on a temperature that is not above 0.
@@ -40,11 +40,10 @@ def token_logprobs(
     rows = chunk if chunk is not None else max(1, CHUNK_ELEMENTS // max(1, head_weight_VD.shape[0]))
     if rows < 1:
         raise ValueError(f"chunk must be at least 1 token, not {rows}")
-    logprobs_N, entropy_N = cast(
-        tuple[Tensor, Tensor | None],
-        _TokenLogprobs.apply(hidden_ND, head_weight_VD, bias, targets_N, temperature, rows, with_entropy),
+    result = _TokenLogprobs.apply(  # type: ignore[no-untyped-call]
+        hidden_ND, head_weight_VD, bias, targets_N, temperature, rows, with_entropy
     )
-    return logprobs_N, entropy_N
+    return cast(tuple[Tensor, Tensor | None], result)
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
@@ -91,7 +90,7 @@ class _TokenLogprobs(torch.autograd.Function):
         return logprobs, entropy
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad_logprobs: Tensor | None, grad_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, normaliser, entropy = ctx.saved_tensors
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
