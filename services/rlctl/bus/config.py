@@ -24,6 +24,8 @@ class BusConfig(StrictConfig):
     """Authority of the NATS server's TLS certificate; set it to use TLS."""
     connect_timeout_s: float = Field(30.0, gt=0)
     """How long the first connection may take, seconds."""
+    outage_timeout_s: float = Field(900.0, gt=0)
+    """How long a call waits for NATS to come back before it fails, seconds; the connection itself tries for ever."""
     ack_wait_s: float = Field(60.0, gt=1)
     """A message not acked or renewed for so long is delivered again, seconds."""
     max_payload_mb: int = Field(8, ge=1, le=64)
@@ -34,3 +36,5 @@ class BusConfig(StrictConfig):
     """How long the broker remembers message ids, seconds."""
     replicas: int = Field(1, ge=1, le=5)
     """Copies of each stream in a NATS cluster."""
+    registry_ttl_s: float = Field(8.0, ge=1)
+    """A service instance that was silent for so long is taken for dead, seconds; it beats three times as often."""
