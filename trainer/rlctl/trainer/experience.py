@@ -116,31 +116,24 @@ def estimate(experience: Experience, settings: TrainingSettings, beta: float) ->
         kl_BT = kl.kl_per_token(
             experience.padded("old_logprobs"), experience.padded("ref_logprobs"), mask_BT, settings.kl.estimator
         )
-        metrics["kl/mean"] = kl_BT.sum(-1).mean().item()
+        k1_BT = kl.kl_per_token(experience.padded("old_logprobs"), experience.padded("ref_logprobs"), mask_BT, "k1")
+        metrics["kl/mean"] = k1_BT.sum(-1).mean().item()
         metrics["kl/beta"] = beta
     estimator = settings.advantage.estimator
-    shaped_B = advantages.group_scores(shaped_B, experience.group_B, estimator)
+    shaped_B, _ = advantages.group_scores(shaped_B, experience.group_B, estimator)
     in_reward = kl_BT is not None and not settings.kl.as_loss
     rewards_BT = shaping.place_rewards(shaped_B, kl_BT if in_reward else None, beta, mask_BT)
-    if estimator == "gae":
-        values_BT = experience.padded("old_values")
-        advantages_BT, returns_BT = advantages.gae(
-            rewards_BT, values_BT, mask_BT, settings.advantage.gamma, settings.advantage.lam
-        )
+    values_BT = experience.padded("old_values") if estimator == "gae" else None
+    advantages_BT, returns_BT = advantages.token_advantages(
+        rewards_BT, values_BT, mask_BT, estimator, settings.advantage.gamma, settings.advantage.lam
+    )
+    if values_BT is not None and returns_BT is not None:
         experience.spread("returns", returns_BT)
         metrics |= _value_metrics(values_BT, returns_BT, mask_BT)
-    else:
-        advantages_BT = advantages.discounted_returns(rewards_BT, mask_BT, settings.advantage.gamma)
+    mode = advantages.whitening(estimator, settings.advantage.whiten)
     metrics["advantage/std"] = advantages_BT[mask_BT].std(correction=0).item() if mask_BT.any() else 0.0
-    experience.spread("advantages", advantages.whiten(advantages_BT, mask_BT, whitening(settings)))
+    experience.spread("advantages", advantages.whiten(advantages_BT, mask_BT, mode))
     return metrics
-
-
-def whitening(settings: TrainingSettings) -> str:
-    """The mode behind `advantage.whiten = "auto"`."""
-    if settings.advantage.whiten != "auto":
-        return settings.advantage.whiten
-    return "full" if settings.advantage.estimator in ("gae", "reinforce", "reinforce_baseline") else "none"
 
 
 def _value_metrics(values_BT: Tensor, returns_BT: Tensor, mask_BT: Tensor) -> dict[str, float]:

@@ -5,57 +5,92 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rlctl.algorithms import offpolicy, policy_loss
-from rlctl.algorithms.aggregate import aggregate
+from rlctl.algorithms.aggregate import aggregate, aggregation
 from rlctl.algorithms.kl import kl_per_token
+from rlctl.algorithms.masking import masked
+from rlctl.algorithms.offpolicy import correction_weights
+from rlctl.algorithms.policy_loss import PolicyLoss, cispo_loss, gspo_loss, ppo_loss, reinforce_loss
 from rlctl.learner.learner import Batch, LossFn, LossOutput, Totals
 from rlctl.trainer.config import TrainingSettings
-
-
-def aggregation(settings: TrainingSettings) -> str:
-    """The mode behind `loss.agg = "auto"`."""
-    if settings.loss.agg != "auto":
-        return settings.loss.agg
-    if settings.loss.kind == "gspo":
-        return "sequence"
-    return "constant" if settings.advantage.estimator == "dr_grpo" else "token"
 
 
 def policy_objective(settings: TrainingSettings, beta: float) -> LossFn:
     """Loss over a micro-batch: policy term, KL to the reference (`kl.as_loss`), entropy bonus.
 
-    A batch without `old_logprobs` is one whose samples are trained on once, in a single optimizer step: there
-    the old log-probs are the new ones, detached.
+    Reads the fields `advantages`, `old_logprobs`, `rollout_logprobs` and, with a reference, `ref_logprobs`.
     """
-    mode = aggregation(settings)
-
-    def mean(values_BT: Tensor, batch: Batch, totals: Totals) -> Tensor:
-        return aggregate(
-            values_BT,
-            batch.mask_BT,
-            mode,
-            total_tokens=totals.tokens,
-            total_sequences=totals.sequences,
-            max_len=settings.sampling.max_new_tokens,
-        )
+    mode = aggregation(settings.loss.kind, settings.advantage.estimator, settings.loss.agg)
 
     def loss(batch: Batch, totals: Totals) -> LossOutput:
+        def mean(values_BT: Tensor) -> Tensor:
+            return aggregate(
+                values_BT,
+                batch.mask_BT,
+                mode,
+                total_tokens=totals.tokens,
+                total_sequences=totals.sequences,
+                max_len=settings.sampling.max_new_tokens,
+            )
+
         assert batch.logprobs_BT is not None
-        old_BT = batch.fields.get("old_logprobs", batch.logprobs_BT.detach())
-        term = _policy_term(settings, batch, old_BT)
-        weights_BT, metrics = _correction(settings, batch, old_BT)
-        metrics |= term.metrics
-        total = mean(term.loss_BT * weights_BT, batch, totals)
-        metrics["policy/loss"] = (total.detach() * totals.sequences, _share(batch, totals))
+        tokens = batch.mask_BT.sum()
+        term = _policy_term(settings, batch, batch.logprobs_BT)
+        metrics = dict(term.metrics)
+        total = mean(term.loss_BT)
         if settings.kl.as_loss and settings.needs_reference:
             kl_BT = kl_per_token(
                 batch.logprobs_BT, batch.fields["ref_logprobs"], batch.mask_BT, settings.kl.estimator
             )
-            total = total + beta * mean(kl_BT, batch, totals)
+            total = total + beta * mean(kl_BT)
+            metrics["kl/loss"] = (kl_BT.detach().sum(), tokens)
         if batch.entropy_BT is not None:
-            masked_BT = torch.where(batch.mask_BT, batch.entropy_BT, 0.0)
-            metrics["policy/entropy"] = (masked_BT.detach().sum(), batch.mask_BT.sum())
-            total = total - settings.loss.entropy_coef * mean(masked_BT, batch, totals)
+            entropy_BT = masked(batch.entropy_BT, batch.mask_BT)
+            total = total - settings.loss.entropy_coef * mean(entropy_BT)
+            metrics["policy/entropy"] = (entropy_BT.detach().sum(), tokens)
+        metrics["policy/loss"] = (total.detach(), torch.ones(()))
         return LossOutput(total, metrics)
 
     return loss
+
+
+def _policy_term(settings: TrainingSettings, batch: Batch, logprobs_BT: Tensor) -> PolicyLoss:
+    fields, mask_BT = batch.fields, batch.mask_BT
+    old_BT, advantages_BT = fields["old_logprobs"], fields["advantages"]
+    weights_BT = None
+    if settings.off_policy.kind != "none":
+        weights_BT = correction_weights(
+            settings.off_policy.kind,
+            old_BT,
+            fields["rollout_logprobs"],
+            mask_BT,
+            low=settings.off_policy.low,
+            high=settings.off_policy.high,
+            seq_band=settings.off_policy.seq_band,
+        )
+    kind, low, high = settings.loss.kind, settings.loss.clip_low, settings.loss.clip_high
+    if kind == "ppo":
+        return ppo_loss(
+            logprobs_BT,
+            old_BT,
+            advantages_BT,
+            mask_BT,
+            clip_low=low or 0.2,
+            clip_high=high or 0.2,
+            dual_clip=settings.loss.dual_clip,
+            weights_BT=weights_BT,
+        )
+    if kind == "gspo":
+        return gspo_loss(
+            logprobs_BT,
+            old_BT,
+            advantages_BT,
+            mask_BT,
+            clip_low=low or 3e-4,
+            clip_high=high or 4e-4,
+            weights_BT=weights_BT,
+        )
+    if kind == "cispo":
+        return cispo_loss(
+            logprobs_BT, old_BT, advantages_BT, mask_BT, clip_high=high or 0.2, weights_BT=weights_BT
+        )
+    return reinforce_loss(logprobs_BT, old_BT, advantages_BT, mask_BT, weights_BT=weights_BT)

@@ -15,7 +15,6 @@ import time
 from concurrent.futures import Future
 from typing import TypeVar
 
-from rlctl.algorithms.kl import adapt_beta
 from rlctl.core.errors import DeadlineError
 from rlctl.trainer.commit import Commits
 from rlctl.trainer.config import TrainerConfig
@@ -27,14 +26,13 @@ from rlctl.trainer.ranks import Ranks
 from rlctl.trainer.rollout_log import RolloutLog
 from rlctl.trainer.services import Services
 from rlctl.trainer.status import Controls, Status
+from rlctl.trainer.step import EXPORT_MODEL, max_staleness, take_step
 from rlctl.trainer.summary import write_summary
 from rlctl.v1 import journal_pb2, trainer_pb2
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-UPDATE = "update"
-EXPORT_MODEL = "export_model"
 TICK_S = 1.0
 CATCH_UP_S = 2.0
 
@@ -69,7 +67,7 @@ class Coordinator:
             self._status.update(state=trainer_pb2.TRAINER_STATE_REPLAYING, step=self._progress.step)
             self._update(settled, PhaseTimer(), publish=False)
         self._wait_for_services()
-        self._publish()
+        self._services.sync.publish(self._progress.step)
         if self._progress.step == 0 and not self._metrics.evaluations():
             self._evaluate()
         while self._progress.step < self._config.train.steps and self._may_go_on():
@@ -116,32 +114,18 @@ class Coordinator:
 
     def _update(self, settled: journal_pb2.SettledStep, timer: PhaseTimer, *, publish: bool) -> None:
         """Trains on a settled step, publishes the new weights, and writes the step's metrics."""
-        progress = self._progress
-        order = journal_pb2.TrainOrder(settled=settled, beta=progress.beta)
-        with timer.phase("train"):
-            metrics = self._ranks.run(UPDATE, order.SerializeToString())
-        staleness = self._services.sync.staleness(settled, progress.step)
-        if self._config.kl.target is not None and "kl/mean" in metrics:
-            progress.beta = adapt_beta(
-                progress.beta, metrics["kl/mean"], self._config.kl.target, self._config.kl.horizon,
-                int(metrics["samples"]),
-            )
-        progress.step += 1
+        progress, sync = self._progress, self._services.sync
+        staleness = max_staleness(settled, sync.versions, progress.step)
+        metrics = take_step(self._config, self._ranks, progress, settled, timer)
         if publish:
             with timer.phase("sync"):
-                self._publish()
+                sync.publish(progress.step)
         metrics |= timer.metrics()
-        if "response_tokens" in metrics:
-            metrics["tokens_per_second"] = metrics["response_tokens"] / metrics["time/step"]
+        metrics["tokens_per_second"] = metrics.get("response_tokens", 0.0) / metrics["time/step"]
         metrics["staleness/max"] = staleness
         metrics |= {f"ledger/{name}": float(count) for name, count in progress.ledger.counts().items()}
         self._metrics.step(settled.step, metrics)
-        self._status.update(
-            step=progress.step, policy_version=self._services.sync.version, metrics=metrics
-        )
-
-    def _publish(self) -> None:
-        self._services.sync.publish(self._progress.step)
+        self._status.update(step=progress.step, policy_version=sync.version, metrics=metrics)
 
     def _evaluate(self) -> None:
         if self._services.held_out is None:
@@ -183,6 +167,7 @@ class Coordinator:
 
     def _wait_for_services(self) -> None:
         for whom, future in self._services.waits():
+            logger.info("waiting for %s", whom)
             self._status.update(waiting_for=whom)
             self._wait(future, whom)
         self._status.update(waiting_for="")

@@ -15,12 +15,11 @@ from rlctl.algorithms.config import GROUP_ESTIMATORS
 from rlctl.bus.bus import Bus
 from rlctl.bus.consumer import Consumer, Delivery
 from rlctl.bus.ids import group_key
-from rlctl.data.cursor import PromptCursor
 from rlctl.data.prompts import PromptDataset
 from rlctl.trainer.config import TrainerConfig
 from rlctl.trainer.journal import Journal
-from rlctl.trainer.ledger import Ledger
 from rlctl.trainer.phases import RolloutClock
+from rlctl.trainer.progress import Progress
 from rlctl.trainer.tasks import make_task, reissued
 from rlctl.v1 import journal_pb2, rollout_pb2
 
@@ -65,19 +64,22 @@ class RolloutStage:
         bus: Bus,
         consumer: Consumer[rollout_pb2.RolloutGroup],
         journal: Journal,
-        ledger: Ledger,
+        progress: Progress,
         prompts: PromptDataset,
-        cursor: PromptCursor,
     ) -> None:
         self._config = config
         self._bus = bus
         self._consumer = consumer
         self._journal = journal
-        self._ledger = ledger
+        self._progress = progress
         self._prompts = prompts
-        self._cursor = cursor
-        self.wanted: Wanted | None = None
+        self._wanted: Wanted | None = None
         self.duplicates = 0
+
+    @property
+    def missing(self) -> list[str]:
+        """Groups of the step in hand that have not come yet."""
+        return self._wanted.missing if self._wanted is not None else []
 
     async def issue(self, step: int) -> None:
         """Issues a step's groups; after a crash, first settles what became of those issued before it."""
@@ -89,10 +91,10 @@ class RolloutStage:
             await self._find_or_reissue(wanted, task)
         fresh = [
             make_task(self._config, step, position, self._prompts[position.index])
-            for position in self._cursor.take(self._config.sampling.prompts_per_step - len(wanted.tasks))
+            for position in self._progress.cursor.take(self._config.sampling.prompts_per_step - len(wanted.tasks))
         ]
         await self._publish(wanted, fresh)
-        self.wanted = wanted
+        self._wanted = wanted
 
     async def _find_or_reissue(self, wanted: Wanted, task: rollout_pb2.PromptTask) -> None:
         # A worker acks a prompt only when its rollout is stored: so prompts are looked at first.
@@ -105,29 +107,29 @@ class RolloutStage:
         if not tasks:
             return
         self._journal.append_issued(wanted.step, tasks)
-        self._ledger.issue(tasks)
+        self._progress.ledger.issue(tasks)
         for task in tasks:
             wanted.add(task)
             await self._bus.publish_prompt(task)
 
     async def collect(self, timeout_s: float) -> bool:
         """Takes what has come within `timeout_s`; True when the step is complete."""
-        assert self.wanted is not None
-        missing = self.wanted.missing
+        assert self._wanted is not None
+        missing = self._wanted.missing
         if not missing:
             return True
         for delivery in await self._consumer.fetch(len(missing), timeout_s):
             key = group_key(delivery.message.task.id)
-            if key in self.wanted.tasks and key not in self.wanted.arrived:
-                self.wanted.arrived[key] = delivery
+            if key in self._wanted.tasks and key not in self._wanted.arrived:
+                self._wanted.arrived[key] = delivery
             else:
                 self.duplicates += 1
                 await delivery.ack()
-        return not self.wanted.missing
+        return not self._wanted.missing
 
     async def settle(self) -> tuple[journal_pb2.SettledStep, RolloutClock]:
         """Journals the complete step, then acks its messages. Returns what is to be trained on."""
-        wanted = self.wanted
+        wanted = self._wanted
         assert wanted is not None and not wanted.missing
         settled = journal_pb2.SettledStep(step=wanted.step)
         clock = RolloutClock()
@@ -145,10 +147,10 @@ class RolloutStage:
         for task in wanted.superseded:
             settled.dropped.append(journal_pb2.DroppedGroup(id=task.id, reason=REISSUED, message="issued again"))
         self._journal.append_settled(settled)
-        self._ledger.settle(settled)
+        self._progress.ledger.settle(settled)
         for delivery in wanted.arrived.values():
             await delivery.ack_sync()
-        self.wanted = None
+        self._wanted = None
         return settled, clock
 
 

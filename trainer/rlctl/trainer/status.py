@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-from rlctl.trainer.ledger import Ledger
+from rlctl.trainer.progress import Progress
 from rlctl.v1 import trainer_pb2
 
 
@@ -25,9 +25,9 @@ class Controls:
 class Status:
     """A snapshot under a lock: the main thread writes it, the service reads it."""
 
-    def __init__(self, run: str, total_steps: int, ledger: Ledger) -> None:
+    def __init__(self, run: str, total_steps: int, progress: Progress) -> None:
         self._lock = threading.Condition()
-        self._ledger = ledger
+        self._progress = progress
         self._message = trainer_pb2.GetStatusResponse(
             run=run, total_steps=total_steps, state=trainer_pb2.TRAINER_STATE_STARTING
         )
@@ -41,7 +41,7 @@ class Status:
                     self._message.metrics.update(value)  # type: ignore[arg-type]
                 else:
                     setattr(self._message, name, value)
-            self._message.ledger.CopyFrom(self._ledger.message())
+            self._message.ledger.CopyFrom(self._progress.ledger.message())
             self._lock.notify_all()
 
     def read(self) -> trainer_pb2.GetStatusResponse:

@@ -43,7 +43,7 @@ class PolicySync:
         self._registry = registry
         self._learner = learner
         self._ranks = ranks
-        self._versions = versions
+        self.versions = versions
         self._fence = fence
         self._publisher = Publisher(config.weights, portal, learner.device)
         self._canary_prompt = prompt_ids
@@ -62,7 +62,7 @@ class PolicySync:
 
         Raises UnavailableError when no replica took it.
         """
-        self.version = self._versions.take(step)
+        self.version = self.versions.take(step)
         self._canary = self._make_canary()
         self._send(self._instances())
         if not self.replicas:
@@ -78,7 +78,7 @@ class PolicySync:
         return bool(late)
 
     def _instances(self) -> list[Instance]:
-        live = self._portal.call(self._registry.list, "generation", timeout_s=self._config.weights.timeout_s)
+        live = self._portal.call(loaded_replicas, self._registry, timeout_s=self._config.weights.timeout_s)
         ids = {one.instance_id for one in live}
         self._has = {name: version for name, version in self._has.items() if name in ids}
         return live
@@ -133,3 +133,8 @@ def canary_logprobs(learner: Learner, prompt_ids: list[int]) -> torch.Tensor:
     tokens = torch.tensor(canary_sequence(prompt_ids), dtype=torch.int64)
     whole = Sequence(tokens[:1], tokens[1:], torch.ones(len(tokens) - 1, dtype=torch.bool))
     return learner.logprobs([whole], 1.0)[0]
+
+
+async def loaded_replicas(registry: Registry) -> list[Instance]:
+    """Generation replicas that can take weights: those that tell the version they have."""
+    return [one for one in await registry.list("generation") if "policy_version" in one.extra]

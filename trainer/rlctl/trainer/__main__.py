@@ -1,0 +1,28 @@
+"""`python -m rlctl.trainer --config FILE [key=value ...]`: one rank of the trainer."""
+
+from __future__ import annotations
+
+import sys
+
+from rlctl.core import log
+from rlctl.core.errors import RlctlError
+from rlctl.core.process import arguments, set_threads
+from rlctl.trainer.config import TrainerConfig
+
+
+def main() -> int:
+    logger = log.setup("trainer")
+    try:
+        config = arguments(TrainerConfig)
+        set_threads(config.actor.threads)
+        from rlctl.trainer.process import run_rank
+
+        run_rank(config)
+    except RlctlError as error:
+        logger.error("%s", error.message)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
