@@ -17,7 +17,7 @@ from rlctl.v1 import tensor_pb2 as pb
 
 MAX_RANK = 4
 
-_NUMPY: dict[int, np.dtype[Any]] = {
+_NUMPY: dict[pb.DType, np.dtype[Any]] = {
     pb.D_TYPE_FLOAT32: np.dtype("<f4"),
     pb.D_TYPE_FLOAT16: np.dtype("<f2"),
     pb.D_TYPE_BFLOAT16: np.dtype("<u2"),
@@ -43,7 +43,7 @@ def encode(array: NDArray[Any]) -> pb.Tensor:
     if array.ndim > MAX_RANK:
         raise InvalidArgumentError(f"{array.ndim} dimensions; at most {MAX_RANK} can be sent", field="shape")
     data = np.ascontiguousarray(array, dtype=dtype).tobytes()
-    return pb.Tensor(dtype=pb.DType.ValueType(number), shape=array.shape, data=data)
+    return pb.Tensor(dtype=number, shape=array.shape, data=data)
 
 
 def decode(tensor: pb.Tensor, field: str = "tensor") -> NDArray[Any]:

@@ -39,6 +39,8 @@ class ServerConfig(StrictConfig):
     """Largest message either way, MiB."""
     max_concurrency: int = Field(512, ge=1)
     """Calls worked on at once; more are refused with RESOURCE_EXHAUSTED."""
+    call_timeout_s: float = Field(3600.0, gt=0)
+    """Deadline of a call that came without one, seconds."""
     drain_s: float = Field(10.0, ge=0)
     """Seconds that calls in flight get after SIGTERM."""
     registry: BusConfig | None = None
