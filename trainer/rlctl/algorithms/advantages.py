@@ -60,7 +60,7 @@ def group_scores(scores_B: Tensor, group_B: Tensor, estimator: Estimator) -> tup
     Returns `(shaped_B, keep_B)`. A group with a missing (not finite) score is not kept, nor, where the
     estimator compares, one of a single sample; their `shaped` is 0.
     """
-    _, index_B, size_G = group_B.unique(return_inverse=True, return_counts=True)
+    _, index_B, size_G = torch.unique(group_B, return_inverse=True, return_counts=True)
     missing_B = ~scores_B.isfinite()
     r_B = scores_B.double().masked_fill(missing_B, 0.0)
     broken_G = torch.zeros_like(size_G).index_add_(0, index_B, missing_B.to(size_G.dtype)) > 0
@@ -86,31 +86,12 @@ def group_scores(scores_B: Tensor, group_B: Tensor, estimator: Estimator) -> tup
     return shaped_B.masked_fill(~keep_B, 0.0).to(scores_B.dtype), keep_B
 
 
-def token_advantages(
-    rewards_BT: Tensor,
-    values_BT: Tensor | None,
-    mask_BT: Tensor,
-    estimator: Estimator,
-    gamma: float = 1.0,
-    lam: float = 1.0,
-) -> tuple[Tensor, Tensor | None]:
-    """Advantages before whitening, and the critic's targets where the estimator has a critic.
-
-    `rewards_BT` comes from `place_rewards` over shaped scores. Raises ValueError when gae has no values.
-    """
-    if estimator == "gae":
-        if values_BT is None:
-            raise ValueError("estimator 'gae' needs the critic's values")
-        return gae(rewards_BT, values_BT, mask_BT, gamma, lam)
-    return discounted_returns(rewards_BT, mask_BT, gamma), None
-
-
 class Moments(NamedTuple):
     """Sums over trained tokens; those of several ranks add up field by field."""
 
-    count: float
-    sum: float
-    sum_of_squares: float
+    tokens: float
+    total: float
+    squares: float
 
 
 def moments(advantages_BT: Tensor, mask_BT: Tensor) -> Moments:
@@ -119,25 +100,18 @@ def moments(advantages_BT: Tensor, mask_BT: Tensor) -> Moments:
     return Moments(float(mask_BT.sum()), float(wide_BT.sum()), float(wide_BT.square().sum()))
 
 
-def whiten(advantages_BT: Tensor, mask_BT: Tensor, mode: Whiten, total: Moments | None = None) -> Tensor:
+def whiten(advantages_BT: Tensor, mask_BT: Tensor, mode: Whiten, step: Moments | None = None) -> Tensor:
     """Standardises over the trained tokens of the whole step.
 
     full: `(A - mean) * rsqrt(max(var, 1e-8))` with the population variance; center: `A - mean`.
-    `total` holds the sums over all ranks when `advantages_BT` is one rank's share. 0 where masked.
+    `step` holds the sums over all ranks when `advantages_BT` is one rank's share. 0 where masked.
     """
     if mode == "none":
         return masked(advantages_BT, mask_BT)
-    sums = total if total is not None else moments(advantages_BT, mask_BT)
-    count = max(sums.count, 1.0)
-    mean = sums.sum / count
+    sums = step if step is not None else moments(advantages_BT, mask_BT)
+    tokens = max(sums.tokens, 1.0)
+    mean = sums.total / tokens
     scale = 1.0
     if mode == "full":
-        scale = max(sums.sum_of_squares / count - mean * mean, 1e-8) ** -0.5
+        scale = max(sums.squares / tokens - mean * mean, 1e-8) ** -0.5
     return masked((advantages_BT - mean) * scale, mask_BT)
-
-
-def whitening(estimator: Estimator, mode: Literal["auto", "none", "center", "full"]) -> Whiten:
-    """What `auto` stands for: full where the estimator itself does not standardise against a group's own spread."""
-    if mode != "auto":
-        return mode
-    return "full" if estimator in ("gae", "reinforce", "reinforce_baseline") else "none"

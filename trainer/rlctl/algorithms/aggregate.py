@@ -33,16 +33,3 @@ def aggregate(
     if mode == "token":
         return summed / max(total_tokens, 1)
     return summed / max(max_len * total_sequences, 1)
-
-
-def aggregation(
-    kind: Literal["ppo", "gspo", "cispo", "reinforce"],
-    estimator: str,
-    mode: Literal["auto", "token", "sequence", "constant"],
-) -> Aggregation:
-    """What `auto` stands for: sequence for gspo, constant for dr_grpo, token otherwise."""
-    if mode != "auto":
-        return mode
-    if kind == "gspo":
-        return "sequence"
-    return "constant" if estimator == "dr_grpo" else "token"
