@@ -165,6 +165,7 @@ def rollout_metrics(experience: Experience) -> dict[str, float]:
         "mismatch/abs_diff_mean": gap.abs().mean().item(),
         "mismatch/abs_diff_max": gap.abs().max().item(),
         "samples": float(len(experience.sequences)),
+        "response_tokens": lengths.sum().item(),
         "samples/failed": float(experience.failed_samples),
     }
     for name, values in experience.components.items():

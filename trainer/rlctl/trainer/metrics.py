@@ -12,6 +12,7 @@ from prometheus_client import Gauge
 
 from rlctl.trainer.config import TrainerConfig
 from rlctl.trainer.durable import write_atomic
+from rlctl.trainer.metrics_table import meaning
 
 
 class MetricsLog:
@@ -63,7 +64,7 @@ class MetricsLog:
     def _gauge(self, name: str) -> Gauge:
         if name not in self._gauges:
             plain = re.sub(r"[^a-zA-Z0-9]+", "_", name)
-            self._gauges[name] = Gauge(f"rlctl_trainer_{plain}", f"{name} of the last step (docs/metrics.md)")
+            self._gauges[name] = Gauge(f"rlctl_trainer_{plain}", f"{name}: {meaning(name)}")
         return self._gauges[name]
 
 

@@ -120,6 +120,7 @@ class Coordinator:
         if publish:
             with timer.phase("sync"):
                 sync.publish(progress.step)
+            metrics["sync/bytes"] = float(sync.bytes_sent)
         metrics |= timer.metrics()
         metrics["tokens_per_second"] = metrics.get("response_tokens", 0.0) / metrics["time/step"]
         metrics["staleness/max"] = staleness

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 
@@ -37,7 +36,7 @@ class Updater:
         self._critic = critic
 
     def step(self, payload: bytes) -> dict[str, float]:
-        """Trains on one settled step; `payload` is a StepOrder. Returns its metrics (complete on rank 0)."""
+        """Trains on one settled step; `payload` is a TrainOrder. Returns its metrics (complete on rank 0)."""
         order = journal_pb2.TrainOrder.FromString(payload)
         config = self._config
         experience = read(order.settled, config)
@@ -50,10 +49,7 @@ class Updater:
         if config.needs_critic:
             self._share_values(experience, values)
         metrics = rollout_metrics(experience) | estimate(experience, config, order.beta)
-        begun = time.perf_counter()
-        metrics |= self._optimise(experience, order)
-        metrics["time/optimise"] = time.perf_counter() - begun
-        return metrics
+        return metrics | self._optimise(experience, order)
 
     def _mine(self, sequences: list[Sequence]) -> list[Sequence]:
         return sequences[self._rank :: self._world_size]

@@ -1,0 +1,66 @@
+"""Every metric of a training step, by name: what it is, its unit. The source of docs/metrics.md."""
+
+from __future__ import annotations
+
+METRICS: dict[str, str] = {
+    "reward/mean": "mean raw reward of the step's samples",
+    "reward/std": "their standard deviation",
+    "reward/shaped_mean": "mean after penalties and the clip (before the group's shaping)",
+    "reward/component/*": "mean of one scorer's reward, or of what a user's function reported, by its name",
+    "length/mean": "response length, tokens",
+    "length/max": "longest response, tokens",
+    "length/truncated": "share of responses cut by the length limit",
+    "samples": "samples trained on",
+    "samples/failed": "samples left out because they could not be scored",
+    "response_tokens": "tokens of the samples' responses",
+    "kl/mean": "KL to the reference: mean over sequences of the summed k1 estimate, nats",
+    "kl/beta": "coefficient of the KL",
+    "kl/loss": "mean of the KL estimate in the loss (kl.as_loss), nats a token",
+    "mismatch/kl_mean": "KL of the sampler to the trainer's recomputed log-probs (k3), nats a token",
+    "mismatch/abs_diff_mean": "mean absolute difference of the two, nats",
+    "mismatch/abs_diff_max": "largest absolute difference, nats",
+    "staleness/max": "optimizer steps of the run between the oldest weights that sampled and those trained",
+    "advantage/std": "standard deviation of the advantages before whitening",
+    "policy/loss": "policy objective, with KL and entropy terms",
+    "policy/ratio_mean": "mean ratio of new to old probability",
+    "policy/ratio_first": "the same on the first minibatch of the step: 1 but for numerics",
+    "policy/clip_fraction": "share of tokens whose ratio was clipped",
+    "policy/dual_clip_fraction": "share of tokens held by the dual clip",
+    "policy/kl_old_new": "KL of the policy before to after the update (k3), nats a token",
+    "policy/entropy": "entropy of the policy, nats a token (with loss.entropy_coef)",
+    "policy/grad_norm": "global gradient norm before clipping",
+    "policy/learning_rate": "learning rate of the step's last optimizer step",
+    "value/loss": "critic's loss",
+    "value/clip_fraction": "share of tokens whose value was clipped",
+    "value/grad_norm": "critic's gradient norm before clipping",
+    "value/learning_rate": "critic's learning rate",
+    "value/mean": "mean value",
+    "value/return_mean": "mean return",
+    "value/explained_variance": "share of the returns' variance that the values explain",
+    "time/step": "wall time of the step, seconds",
+    "time/generate": "of that: something was being generated",
+    "time/score": "something was being scored or given reference log-probs, and nothing generated",
+    "time/train": "log-probs, values, optimizer steps of actor and critic",
+    "time/sync": "new weights to the generation replicas",
+    "time/wait": "waiting for rollouts while nothing was generated or scored: queue and transport",
+    "time/other": "the rest: journal, logs",
+    "tokens_per_second": "response tokens trained a second of wall time",
+    "sync/bytes": "weights sent to each replica, bytes",
+    "ledger/issued": "prompt groups issued so far",
+    "ledger/trained": "prompt groups trained on",
+    "ledger/dropped": "prompt groups dropped, each with a reason in the journal",
+    "ledger/pending": "prompt groups issued and not settled",
+    "eval/accuracy": "held-out: share of responses with a reward above eval.correct_above",
+    "eval/reward": "held-out: mean reward",
+    "eval/length": "held-out: mean response length, tokens",
+    "eval/n": "held-out: responses scored",
+    "eval/failed": "held-out: prompts that could not be answered or scored",
+}
+
+
+def meaning(name: str) -> str | None:
+    """What a metric is; None when the table does not know it."""
+    if name in METRICS:
+        return METRICS[name]
+    parent = name.rsplit("/", 1)[0] + "/*"
+    return METRICS.get(parent)
