@@ -38,9 +38,7 @@ def test_a_group_that_was_not_issued_cannot_be_settled():
 def test_a_checkpoint_and_the_journal_give_the_ledger_back():
     ledger = Ledger()
     ledger.issue([task(0)])
-    ledger.settle(
-        journal_pb2.SettledStep(groups=[rollout_pb2.RolloutGroup(task=task(0)).SerializeToString()])
-    )
+    ledger.settle(journal_pb2.SettledStep(groups=[rollout_pb2.RolloutGroup(task=task(0)).SerializeToString()]))
     ledger.issue([task(1), task(2)])
     restored = Ledger(**ledger.state())
     restored.apply(StepRecords(1, [task(1), task(2)], None))

@@ -16,9 +16,7 @@ def test_union_of_intervals():
 
 
 def group(worker: str, begun: float, generate: float, score: float) -> rollout_pb2.RolloutGroup:
-    return rollout_pb2.RolloutGroup(
-        worker=worker, started_unix_s=begun, generate_seconds=generate, score_seconds=score
-    )
+    return rollout_pb2.RolloutGroup(worker=worker, started_unix_s=begun, generate_seconds=generate, score_seconds=score)
 
 
 def test_scoring_beside_generation_counts_as_generation():

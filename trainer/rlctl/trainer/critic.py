@@ -37,9 +37,7 @@ class CriticLink:
     async def _train(self, step: int, batches: list[list[Sequence]]) -> dict[str, float]:
         sums: dict[str, float] = {}
         for number, batch in enumerate(batches):
-            header = critic_pb2.TrainHeader(
-                epoch=self._fence, step=step, minibatch=number, num_sequences=len(batch)
-            )
+            header = critic_pb2.TrainHeader(epoch=self._fence, step=step, minibatch=number, num_sequences=len(batch))
             response = await self._client.train(header, [_train_sequence(s) for s in batch])
             for name, value in response.metrics.items():
                 sums[f"value/{name}"] = sums.get(f"value/{name}", 0.0) + value / len(batches)

@@ -72,7 +72,11 @@ def _start_wandb(config: TrainerConfig, folder: Path) -> Any:
     import wandb
 
     return wandb.init(
-        project=config.log.wandb_project, name=config.run, id=config.run, dir=str(folder), resume="allow",
+        project=config.log.wandb_project,
+        name=config.run,
+        id=config.run,
+        dir=str(folder),
+        resume="allow",
         config=json.loads(config.model_dump_json()),
     )
 

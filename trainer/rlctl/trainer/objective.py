@@ -38,9 +38,7 @@ def policy_objective(settings: TrainingSettings, beta: float) -> LossFn:
         metrics = dict(term.metrics)
         total = mean(term.loss_BT)
         if settings.kl.as_loss and settings.needs_reference:
-            kl_BT = kl_per_token(
-                batch.logprobs_BT, batch.fields["ref_logprobs"], batch.mask_BT, settings.kl.estimator
-            )
+            kl_BT = kl_per_token(batch.logprobs_BT, batch.fields["ref_logprobs"], batch.mask_BT, settings.kl.estimator)
             total = total + beta * mean(kl_BT)
             metrics["kl/loss"] = (kl_BT.detach().sum(), tokens)
         if batch.entropy_BT is not None:
@@ -90,7 +88,5 @@ def _policy_term(settings: TrainingSettings, batch: Batch, logprobs_BT: Tensor) 
             weights_BT=weights_BT,
         )
     if kind == "cispo":
-        return cispo_loss(
-            logprobs_BT, old_BT, advantages_BT, mask_BT, clip_high=high or 0.2, weights_BT=weights_BT
-        )
+        return cispo_loss(logprobs_BT, old_BT, advantages_BT, mask_BT, clip_high=high or 0.2, weights_BT=weights_BT)
     return reinforce_loss(logprobs_BT, old_BT, advantages_BT, mask_BT, weights_BT=weights_BT)

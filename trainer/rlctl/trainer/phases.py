@@ -74,4 +74,7 @@ class PhaseTimer:
     def metrics(self) -> dict[str, float]:
         wall = time.perf_counter() - self._begun
         other = max(0.0, wall - sum(self.seconds.values()))
-        return {f"time/{name}": value for name, value in self.seconds.items()} | {"time/other": other, "time/step": wall}
+        return {f"time/{name}": value for name, value in self.seconds.items()} | {
+            "time/other": other,
+            "time/step": wall,
+        }

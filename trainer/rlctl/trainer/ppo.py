@@ -1,11 +1,11 @@
 """The PPO-family loop: the coordinator, on rank 0.
 
-    restore: last commit ─► replay the journal's settled steps (no token is generated again)
-    then, step after step:
+restore: last commit ─► replay the journal's settled steps (no token is generated again)
+then, step after step:
 
-      issue ──► [prompts stream] ──► workers ──► [rollouts stream] ──► collect
-                                                                         │ journal, fsync, ack
-      commit ◄── publish (new version to every replica) ◄── update ◄─────┘
+  issue ──► [prompts stream] ──► workers ──► [rollouts stream] ──► collect
+                                                                     │ journal, fsync, ack
+  commit ◄── publish (new version to every replica) ◄── update ◄─────┘
 """
 
 from __future__ import annotations

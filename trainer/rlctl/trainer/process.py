@@ -26,8 +26,8 @@ from rlctl.trainer.ppo import Coordinator
 from rlctl.trainer.progress import Progress
 from rlctl.trainer.ranks import Ranks
 from rlctl.trainer.replay import check_complete, replay
-from rlctl.trainer.services import ReplayServices, Services
 from rlctl.trainer.servicer import TrainerServicer
+from rlctl.trainer.services import ReplayServices, Services
 from rlctl.trainer.status import Controls, Status
 from rlctl.trainer.step import EXPORT_MODEL, UPDATE
 from rlctl.trainer.sync import CANARY, EXPORT, PolicySync, canary_logprobs

@@ -58,9 +58,7 @@ class Services:
 
     def open_stage(self, journal: Journal, progress: Progress, prompts: PromptDataset) -> None:
         """Takes the run's rollouts over from any trainer before this one."""
-        consumer = self.portal.call(
-            self.bus.rollout_consumer, self.fence, 2 * self._config.sampling.prompts_per_step
-        )
+        consumer = self.portal.call(self.bus.rollout_consumer, self.fence, 2 * self._config.sampling.prompts_per_step)
         self.stage = RolloutStage(self._config, self.bus, consumer, journal, progress, prompts)
 
     def serve(self, servicer: TrainerServicer) -> None:

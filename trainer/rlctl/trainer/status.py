@@ -9,7 +9,6 @@ from rlctl.trainer.progress import Progress
 from rlctl.v1 import trainer_pb2
 
 
-
 @dataclass
 class Controls:
     """Wishes from outside; the main thread looks at them between steps and while it waits."""

@@ -1,8 +1,8 @@
 """One training step on the learner's side, run by every rank alike.
 
-    settled step ─► sequences ─► old log-probs (each rank its share, then gathered)
-                                 values (rank 0 asks the critic meanwhile)
-                             ─► advantages ─► passes × minibatches of optimizer steps (the critic's beside them)
+settled step ─► sequences ─► old log-probs (each rank its share, then gathered)
+                             values (rank 0 asks the critic meanwhile)
+                         ─► advantages ─► passes × minibatches of optimizer steps (the critic's beside them)
 """
 
 from __future__ import annotations
