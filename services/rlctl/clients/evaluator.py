@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import cast
 
 from rlctl.clients.requests import with_request_id
@@ -28,12 +29,13 @@ class EvaluatorClient:
 
     async def watch_evaluation(
         self, evaluation_id: str, *, timeout_s: float | None = None
-    ) -> AsyncIterator[pb.WatchEvaluationResponse]:
+    ) -> AsyncGenerator[pb.WatchEvaluationResponse, None]:
         """Progress until the evaluation ends, or `timeout_s` is over."""
         request = pb.WatchEvaluationRequest(evaluation_id=evaluation_id)
         stream = self.pool.stream(EvaluatorServiceStub, "WatchEvaluation", request, timeout_s=timeout_s, retry=True)
-        async for progress in stream:
-            yield progress
+        async with aclosing(stream):
+            async for progress in stream:
+                yield progress
 
     async def get_report(self, evaluation_id: str, *, timeout_s: float | None = None) -> pb.GetReportResponse:
         """The report of an ended evaluation."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import cast
 
 from rlctl.clients.requests import with_request_id
@@ -26,12 +27,13 @@ class GenerationClient:
 
     async def generate_stream(
         self, request: pb.GenerateRequest, *, timeout_s: float | None = None
-    ) -> AsyncIterator[pb.GenerateStreamResponse]:
-        """One sample, piece by piece."""
+    ) -> AsyncGenerator[pb.GenerateStreamResponse, None]:
+        """One sample, piece by piece; closing the generator aborts the generation."""
         message = pb.GenerateStreamRequest(request=with_request_id(request))
         stream = self.pool.stream(GenerationServiceStub, "GenerateStream", message, timeout_s=timeout_s, retry=True)
-        async for piece in stream:
-            yield piece
+        async with aclosing(stream):
+            async for piece in stream:
+                yield piece
 
     async def get_model(self, *, timeout_s: float | None = None) -> pb.GetModelResponse:
         """What one of the replicas serves."""
@@ -58,10 +60,12 @@ class GenerationClient:
         sampling: pb.SamplingParams | None = None,
         *,
         timeout_s: float | None = None,
-    ) -> AsyncIterator[str]:
+    ) -> AsyncGenerator[str, None]:
         """The text of one response, piece by piece."""
-        async for piece in self.generate_stream(text_request(prompt, sampling), timeout_s=timeout_s):
-            yield piece.delta.text
+        stream = self.generate_stream(text_request(prompt, sampling), timeout_s=timeout_s)
+        async with aclosing(stream):
+            async for piece in stream:
+                yield piece.delta.text
 
 
 def text_request(
