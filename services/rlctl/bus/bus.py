@@ -21,6 +21,7 @@ from rlctl.bus.config import BusConfig
 from rlctl.bus.connection import ApiError, Connection, NotServedError, refused
 from rlctl.bus.consumer import Consumer
 from rlctl.bus.ids import Queue, group_key, group_subject, stream_name, stream_subjects
+from rlctl.bus.lookup import Lookup
 from rlctl.core.errors import (
     ConfigError,
     DataLossError,
@@ -38,6 +39,8 @@ log = logging.getLogger("rlctl.bus")
 
 #: Room for subject and headers beside the payload.
 HEADROOM = 64 * 1024
+
+QUEUES: tuple[Queue, ...] = ("prompts", "rollouts")
 
 _STREAM_NAME_IN_USE = 10058
 _CONSUMER_NOT_UNIQUE = (10100, 10099)
@@ -57,6 +60,11 @@ class Bus:
         self.connection = connection
         self.config = connection.config
         self._consumers: list[Consumer[Any]] = []
+        self._lookups = {queue: self._lookup(queue) for queue in QUEUES}
+
+    def _lookup(self, queue: Queue) -> Lookup:
+        run = self.config.run
+        return Lookup(self.connection, stream_name(run, queue), stream_subjects(run, queue))
 
     @classmethod
     async def connect(cls, config: BusConfig, name: str) -> Bus:
@@ -70,8 +78,7 @@ class Bus:
 
     async def create_streams(self) -> None:
         """Creates the run's two streams, or brings them to the configured limits. Raises ConfigError."""
-        queues: tuple[Queue, ...] = ("prompts", "rollouts")
-        for queue in queues:
+        for queue in QUEUES:
             await put_stream(self.connection, self._stream_config(queue))
 
     def _stream_config(self, queue: Queue) -> dict[str, Any]:
@@ -171,16 +178,12 @@ class Bus:
         return not await self.rollout_exists(id) and await self.prompt_exists(id)
 
     async def _exists(self, queue: Queue, id: GroupId) -> bool:
-        subject = group_subject(id, queue)
         try:
-            info = await self.connection.api(
-                f"STREAM.INFO.{stream_name(self.config.run, queue)}", {"subjects_filter": subject}
-            )
+            return await self._lookups[queue].exists(group_subject(id, queue))
         except ApiError as error:
             if error.code == 404:
                 raise self._no_stream(queue) from error
-            raise refused(error, f"look for {subject}") from error
-        return subject in (info["state"].get("subjects") or {})
+            raise refused(error, f"look for {group_key(id)}") from error
 
     async def prompt_consumer(self) -> Consumer[PromptTask]:
         """The workers' consumer: all of them share it, each prompt goes to one of them."""
