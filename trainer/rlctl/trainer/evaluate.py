@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import uuid
 
 from rlctl.clients.generation import GenerationClient
@@ -72,5 +71,6 @@ def _request(prompt: Prompt, settings: TrainingSettings) -> generation_pb2.Gener
 
 
 def _item(prompt: Prompt, sample: generation_pb2.Sample) -> reward_pb2.ScoreItem:
-    metadata = json.dumps(prompt.metadata, ensure_ascii=False) if prompt.metadata else ""
-    return reward_pb2.ScoreItem(prompt=prompt.text, response=sample.text, label=prompt.label, metadata_json=metadata)
+    return reward_pb2.ScoreItem(
+        prompt=prompt.text, response=sample.text, label=prompt.label, metadata_json=prompt.metadata_json
+    )

@@ -121,8 +121,8 @@ def _scan(data: bytes, path: Path) -> int:
         if zlib.crc32(payload) != crc:
             if end < len(data):
                 raise DataLossError(
-                    f"{path}: the record at byte {offset} is damaged, and others follow it. The disk or another program "
-                    "changed the journal: restore the file from a copy, or start the run again with --fresh.",
+                    f"{path}: the record at byte {offset} is damaged, and others follow it. The disk or another "
+                    "program changed the journal: restore the file from a copy, or start the run again with --fresh.",
                     reason="JOURNAL_DAMAGED",
                 )
             break

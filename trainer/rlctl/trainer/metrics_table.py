@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 METRICS: dict[str, str] = {
     "reward/mean": "mean raw reward of the step's samples",
     "reward/std": "their standard deviation",
@@ -64,3 +66,19 @@ def meaning(name: str) -> str | None:
         return METRICS[name]
     parent = name.rsplit("/", 1)[0] + "/*"
     return METRICS.get(parent)
+
+
+def markdown() -> str:
+    """The table as a page."""
+    rows = "".join(f"| `{name}` | {text} |\n" for name, text in METRICS.items())
+    return (
+        "# Metrics of a training run\n\n"
+        "One row a step in `runs/<name>/metrics.jsonl`, the same names in TensorBoard and W&B. Prometheus has them as\n"
+        "`rlctl_trainer_<name>` with `_` for every other character, on the trainer's metrics page; every service also has\n"
+        "`rlctl_rpc_*` for its calls. This page is written by `make docs`.\n\n"
+        f"| name | meaning |\n|---|---|\n{rows}"
+    )
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())

@@ -98,8 +98,9 @@ class Coordinator:
                 missing, progressed = len(stage.missing), now
             elif now - progressed > self._config.stall_timeout_s:
                 raise DeadlineError(
-                    f"no prompt group of step {step} came for {self._config.stall_timeout_s:g} s; {missing} are missing, "
-                    f"the first is {stage.missing[0]}. Look at the logs of the rollout worker and of what it calls.",
+                    f"no prompt group of step {step} came for {self._config.stall_timeout_s:g} s; {missing} are "
+                    f"missing, the first is {stage.missing[0]}. Look at the logs of the rollout worker and of what it "
+                    "calls.",
                     reason="ROLLOUTS_STALLED",
                 )
             self._status.update(waiting_for=f"{missing} prompt groups of step {step}")

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import torch
 
-from rlctl.core.errors import ConfigError
 from rlctl.data.cursor import PromptCursor
 from rlctl.data.prompts import PromptDataset, load_prompts
 from rlctl.learner.learner import Learner
@@ -42,8 +41,6 @@ def run_rank(config: TrainerConfig) -> None:
     folder = resolve(config.model)
     tokenizer = load_tokenizer(folder)
     prompts = load_prompts(config.data, tokenizer)
-    if not len(prompts):
-        raise ConfigError(f"data: no prompt is left after the filters ({prompts.counts}); nothing can be trained on")
     learner = _learner(config, folder)
     ranks = Ranks(rank, world_size)
     _register(config, ranks, learner, tokenizer, list(prompts[0].prompt_ids))
@@ -110,8 +107,6 @@ def _train(
     held_out = None
     if config.eval.data is not None:
         held_out = load_prompts(config.eval.data, tokenizer)
-        if not len(held_out):
-            raise ConfigError(f"eval.data: no prompt is left after the filters ({held_out.counts})")
     services = Services(config, portal, held_out)
     try:
         progress = Progress(PromptCursor(len(prompts), config.data.shuffle, config.data.seed), config.kl.coef)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from rlctl.data.cursor import Position
 from rlctl.data.prompts import Prompt
 from rlctl.trainer.config import TrainerConfig
@@ -18,7 +16,7 @@ def make_task(config: TrainerConfig, step: int, position: Position, prompt: Prom
         prompt_ids=prompt.prompt_ids,
         prompt=prompt.text,
         label=prompt.label,
-        metadata_json=json.dumps(prompt.metadata, ensure_ascii=False, separators=(",", ":")) if prompt.metadata else "",
+        metadata_json=prompt.metadata_json,
         sampling=generation_pb2.SamplingParams(
             n=sampling.n,
             temperature=sampling.temperature,
