@@ -20,10 +20,9 @@ TAIL_CHARS = 2_000
 #: Answer phrases tried from the end backwards.
 MAX_TRIES = 20
 
-_BOX = re.compile(r"\\f?boxed\s*\{")
+_BOX = re.compile(r"\\(?:boxed|fbox)\s{0,3}\{")
 _BRACES = re.compile(r"\\[{}]|[{}]")
 _HASHES = re.compile(r"####[ \t]*([^\n]{1,300})")
-_ANSWER_TAG = re.compile(r"<answer>(.*?)</answer>", re.S | re.I)
 PHRASE = re.compile(
     r"(?:最终|最后|正确|参考|所以|因此|故)?(?:答案|结果|得数)(?:应该|应当|就|分别|便)?\s*(?:[:=]|是|为|等于|即)\s*[:=]?"
     r"|(?<![A-Za-z])答\s*:"
@@ -35,7 +34,8 @@ _CLAUSE_END = re.compile(
     r"|\b(?:because|since|for|after|per|when|if|which|where|so)\b|因为|由于"
 )
 _SENTENCE_END = re.compile(r"[。!?;\n]|\.(?=\s|$)")
-_EQUALS = re.compile(r"[=≈]|等于")
+_EQUALS = re.compile(r"=|等于")
+_ROUNDED = re.compile(r"≈|约等于")
 _BRACKETS = re.compile(r"[()]")
 
 
@@ -79,9 +79,9 @@ def final_answer(text: str, *, opening: bool = False) -> Answer | None:
     lines = _HASHES.findall(text)
     if lines:
         return _of_content(lines[-1], "####")
-    tags = _ANSWER_TAG.findall(text)
-    if tags:
-        return _of_content(tags[-1][:BOX_CHARS], "tag")
+    before, closing, _ = text.rpartition("</answer>")
+    if closing and "<answer>" in before:
+        return _of_content(before.rpartition("<answer>")[2][:BOX_CHARS], "tag")
     phrased = _of_phrase(text)
     if phrased is not None:
         return phrased
@@ -93,7 +93,8 @@ def final_answer(text: str, *, opening: bool = False) -> Answer | None:
 
 
 def _of_content(content: str, source: str) -> Answer | None:
-    content = content.strip()
+    inner = boxes(content)
+    content = (inner[-1][2] if inner else content).strip()
     if not content:
         return None
     return Answer(content, _single(content, scan(content)), source)
@@ -146,6 +147,7 @@ def _of_tail(text: str) -> Answer | None:
         items = outside_brackets(sentence, scan(sentence))
         if not items:
             continue
+        items = _exact(sentence, items)
         equal = [match.end() for match in _EQUALS.finditer(sentence)]
         after = [item for item in items if equal and item.start >= equal[-1]]
         chosen = after or [item for item in items if item.kind != "numeral"] or items
@@ -156,13 +158,19 @@ def _of_tail(text: str) -> Answer | None:
 
 def _single(text: str, items: list[Item]) -> Fraction | None:
     """The value of a place that names one number; None when it names none, several, or an expression."""
-    items = outside_brackets(text, items)
+    items = _exact(text, outside_brackets(text, items))
     equal = [match.end() for match in _EQUALS.finditer(text)]
     if equal:
         items = [item for item in items if item.start >= equal[-1]] or items
     arabic = [item for item in items if item.kind != "numeral"]
     items = arabic or items
     return items[0].value if len(items) == 1 else None
+
+
+def _exact(text: str, items: list[Item]) -> list[Item]:
+    """Of `1/3 ≈ 0.33` what stands before the sign."""
+    rounded = _ROUNDED.search(text)
+    return [item for item in items if rounded and item.end <= rounded.start()] or items
 
 
 def outside_brackets(text: str, items: list[Item]) -> list[Item]:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from rlctl.grading.extract import Answer, final_answer
+from rlctl.grading.extract import Answer, boxes, final_answer
 from rlctl.grading.pair import pair_answers
 from rlctl.grading.scan import scan
 from rlctl.grading.text import canonical, normalise, without_thought
+
+#: An output this short without any mark is an answer as a whole, when the gold answer is words.
+WHOLE_CHARS = 80
+
+_EQUATION = re.compile(r"[A-Za-z]\s*[-+*/^]|[-+*/]\s*\d*[A-Za-z]|\d[A-Za-z].*=")
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,12 @@ def grade(output: str, gold: str) -> Grade:
     rest = without_thought(output)
     if rest is None:
         return Grade(False, None, reason="the thought was not ended")
-    return _compare(final_answer(normalise(rest)), gold)
+    text = normalise(rest)
+    answer = final_answer(text)
+    graded = _compare(answer, gold)
+    if not graded.equal and len(text) <= WHOLE_CHARS and answer_value(gold) is None:
+        return _compare(Answer(text.strip()), gold) if text.strip() else graded
+    return graded
 
 
 def grade_pair(output: str, gold_a: str, gold_b: str) -> PairGrade:
@@ -61,7 +72,11 @@ def same_answer(one: str, other: str) -> bool:
 def answer_value(text: str) -> Fraction | None:
     """Exact value of a short answer such as a gold answer; of GSM8K's `... #### 72` the part after the mark."""
     plain = normalise(text.rsplit("####", 1)[-1])
-    items = scan(plain[:500])
+    closed = boxes(plain)
+    plain = (closed[-1][2] if closed else plain)[:500]
+    if "=" in plain and _EQUATION.search(plain.rpartition("=")[0]):
+        return None
+    items = scan(plain)
     if len(items) == 1:
         return items[0].value
     answer = final_answer(f"\\boxed{{{plain}}}") if items else None

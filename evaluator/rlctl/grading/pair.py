@@ -13,12 +13,13 @@ from typing import NamedTuple
 from rlctl.grading.extract import MAX_TRIES, PHRASE, Answer, boxes, clause_after, final_answer
 from rlctl.grading.scan import scan
 
-#: Characters of one part that are read.
+#: Characters of one part that are read, and marks that are looked at, from the end.
 PART_CHARS = 4_000
+MAX_MARKS = 500
 
 _LETTER = re.compile(
     r"(?P<before>(?:问题|题目|答案|解答|problem|question|answer|part|[【\[(#>*]|^|\n|[:;,。.、\s])\s?)??"
-    r"(?<![A-Za-z0-9\\{])(?P<name>[AB])(?![A-Za-z0-9'’])"
+    r"(?<![A-Za-z0-9\\])(?P<name>[AB])(?![A-Za-z0-9'’])"
     r"(?P<after>\s?(?:[】\])*]|题|的?答案|问题)*\s?(?:[:=]|是|为|\bis\b)?)",
     re.I,
 )
@@ -29,6 +30,8 @@ _NUMBERED = re.compile(
 )
 _LISTED = re.compile(r"(?:^|\n|(?<=[ ;。]))\s{0,4}(?:\((?P<n1>[12])\)|(?P<n2>[12])(?:[)、]|\.(?!\d)))(?P<after>\s?)")
 _RESPECTIVELY = re.compile(r"分别(?:是|为|等于)?\s?:?|(?:respectively)", re.I)
+_AND = re.compile(r"\s?(?:和|与|及|、|,|&|and)?\s?(?:问题|problem|answer)?\s?", re.I)
+_ARTICLE_AFTER = re.compile(r" (?!and\b|is\b|equals\b)[a-z]")
 _FINAL = re.compile(r"(?:最终|最后)\s?(?:的)?答案|final\s+answers?", re.I)
 
 
@@ -42,7 +45,7 @@ class _Mark(NamedTuple):
 def pair_answers(text: str) -> tuple[Answer | None, Answer | None]:
     """Final answers to A and to B in normalised `text`; None where there is none."""
     for find in (_letters, _numbered, _listed):
-        marks = find(text)
+        marks = find(text)[-MAX_MARKS:]
         if marks:
             found = _by_marks(text, marks)
             if found != (None, None):
@@ -65,10 +68,10 @@ def _letters(text: str) -> list[_Mark]:
 
 def _is_article(text: str, match: re.Match[str], strong: bool) -> bool:
     """`A train leaves` is no mark."""
-    follows = text[match.end("name") : match.end("name") + 2]
-    return match["name"] in "Aa" and not match["after"].strip() and bool(re.match(r" [a-z]", follows)) and not (
-        strong and (match["before"] or "").strip(" \n:;,。.、([*").isalpha()
-    )  # fmt: skip
+    follows = text[match.end("name") : match.end("name") + 9]
+    if match["name"] not in "Aa" or match["after"].strip() or not _ARTICLE_AFTER.match(follows):
+        return False
+    return not (strong and (match["before"] or "").strip(" \n:;,。.、([*").isalpha())
 
 
 def _numbered(text: str) -> list[_Mark]:
@@ -111,7 +114,9 @@ def _last_of(name: str, parts: list[tuple[_Mark, str]]) -> Answer | None:
 def _shared_part(text: str, marks: list[_Mark]) -> tuple[Answer, Answer] | None:
     """`A和B的答案分别是72和10`, `A and B: \\boxed{72}, \\boxed{10}`: both marks first, then both numbers."""
     last = marks[-1]
-    if len(marks) < 2 or marks[-2].name == last.name or last.start - marks[-2].end > 6:
+    if len(marks) < 2 or marks[-2].name == last.name:
+        return None
+    if not _AND.fullmatch(text[marks[-2].end : last.start][:12]):
         return None
     part = text[last.end :][:PART_CHARS]
     order: Callable[[Answer, Answer], tuple[Answer, Answer]] = (

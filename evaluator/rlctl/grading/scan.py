@@ -38,10 +38,11 @@ class Item:
 
 _RUN = r"(?:\d++(?:,\d++)*+(?:\.\d++)?+|\.\d++)"
 _NUMERAL_PART = rf"(?:\d++(?:\.\d++)?+|[百千万亿]|{NUMERAL})"
+_GROUP = r"\{(?:[^{}]++|\{(?:[^{}]++|\{[^{}]*+\})*+\})*+\}"
 _MAGNITUDE = f"[{''.join(MAGNITUDES)}]"
 _TOKEN = re.compile(
     rf"""
-      (?P<opaque>{OPAQUE}(?:\{{[^{{}}]*\}}|\[[^\[\]]*\]|\d)*+)
+      (?P<opaque>[{OPAQUE}√](?:{_GROUP}|\[[^\[\]]*+\]|\s?\d++)*+)
     | (?P<other>\d++:\d++(?::\d++)*+(?:\.\d++)?+ | \d{{4}}[-/]\d{{1,2}}[-/]\d{{1,2}}(?!\d) | \d++(?:\.\d++){{2,}}+
         | \d++\s*/\s*\d++(?:\s*/\s*\d++)++)
     | (?P<money>(?:RMB|USD|CNY|HKD|EUR|GBP|Rs\.?)\s*(?=\d))
@@ -51,13 +52,13 @@ _TOKEN = re.compile(
     | (?P<half>一半|半数)
     | (?P<above2>{_RUN})\s*/\s*(?P<below2>{_RUN})
     | (?P<run>{_RUN})
-        (?: (?P<e>[eE][-+]?\d{{1,6}}(?![\w]))
-          | \s?(?:×|\*|x|·)\s?10\s?(?:\^|\*\*)\s?\{{?\s?(?P<ten>[-+]?\d{{1,6}})\s?\}}?
-          | \s?\^\s?\{{?\s?(?P<power>[-+]?\d{{1,6}})\s?\}}?
+        (?: (?P<e>[eE][-+]?\d++(?!\w))
+          | \s?(?:×|\*|x|·)\s?10\s?(?:\^|\*\*)\s?\{{?\s?(?P<ten>[-+]?\d++)\s?\}}?
+          | \s?\^\s?\{{?\s?(?P<power>[-+]?\d++)\s?\}}?
           | \s?(?P<units>{_MAGNITUDE}{{1,4}})(?P<tail>(?:\d{{1,4}}{_MAGNITUDE}{{0,2}})*+)
           | \s?(?P<english>hundred|thousand|million|billion|trillion)\b
         )?
-        (?P<percent>\s?(?:%|‰|percent\b|per\scent\b))?
+        (?P<percent>\s{{0,2}}(?:%|‰|percent(?:age)?\b|per\scent\b|pct\b))?
     | (?P<numeral>{NUMERAL})
     """,
     re.X | re.ASCII,
@@ -65,8 +66,8 @@ _TOKEN = re.compile(
 
 _THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})++(?:\.\d++)?+")
 _OPERATOR = re.compile(r"[\s()]*(?:\*\*|[-+*/×÷·^]|(?<=[\s\d)])x(?=[\s\d(]))[\s()]*[-+]?\s?")
-_LISTING = re.compile(r"\s?[,、~]\s?[-+]?|\s?[到至]\s?")
-_SYMBOL_AFTER = re.compile(r"\s?[π√∞" + OPAQUE + r"]|[xyzknabπ](?![A-Za-z])|[A-Za-z]\s?\^|_")
+_LISTING = re.compile(r"\s?[,、~]\s?[-+]?|\s?(?:[到至]|或者?|还是|\bor\b)\s?")
+_SYMBOL_AFTER = re.compile(r"\s?[π√∞" + OPAQUE + r"]|[xyzknabπ](?![A-Za-z])|[A-Za-ln-z]\s?\^|_")
 _ENGLISH = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 
 # Numerals inside words count nothing: 一共 (in all), 一样 (alike), 三角形 (triangle), 第一 (first), 十分 (very).
@@ -109,7 +110,7 @@ def _tokens(text: str) -> list[Item]:
             above, below = _run(match["above2"]), _run(match["below2"])
             value = above / below if above is not None and below else None
             items.append(_valued(signed_start, end, "number", sign, value))
-        elif _SYMBOL_AFTER.match(text, end):
+        elif _SYMBOL_AFTER.match(text, end) or _bound_before(text, signed_start):
             items.append(Item(start, end, "other"))
         else:
             items.append(_number(signed_start, end, sign, match))
@@ -134,6 +135,14 @@ def _sign(text: str, start: int, previous_end: int) -> tuple[int, int]:
     return (-1 if text[at] == "-" else 1), at
 
 
+def _bound_before(text: str, start: int) -> bool:
+    """`> 5`, `≤ 5` and `±5` name no number; an arrow or a quotation mark at the line's beginning is none of them."""
+    before = text[max(0, start - 4) : start].rstrip()
+    if not before or before[-1] not in "<>≤≥≠±":
+        return False
+    return before[-1] != ">" or (len(before) > 1 and before[-2] not in "-=\n>")
+
+
 def _number(start: int, end: int, sign: int, match: re.Match[str]) -> Item:
     run = match["run"]
     if "," in run and not _THOUSANDS.fullmatch(run):
@@ -143,10 +152,9 @@ def _number(start: int, end: int, sign: int, match: re.Match[str]) -> Item:
     if value is None:
         return Item(start, end, "other")
     if match["e"] or match["ten"]:
-        exponent = int(match["ten"] or match["e"][1:])
-        value = value * Fraction(10) ** exponent if abs(exponent) <= MAX_EXPONENT else None
+        value = _power(Fraction(10), match["ten"] or match["e"][1:], value)
     elif match["power"]:
-        value = _power(value, int(match["power"]))
+        value = _power(value, match["power"], Fraction(1))
     elif match["units"]:
         value = mixed_value(value, match["units"], match["tail"])
     elif match["english"]:
@@ -156,11 +164,15 @@ def _number(start: int, end: int, sign: int, match: re.Match[str]) -> Item:
     return _valued(start, end, "number", sign, value)
 
 
-def _power(base: Fraction, exponent: int) -> Fraction | None:
-    digits = len(str(max(abs(base.numerator), base.denominator)))
-    if abs(exponent) * digits > MAX_EXPONENT or (base == 0 and exponent < 0):
+def _power(base: Fraction, written: str, factor: Fraction) -> Fraction | None:
+    """factor x base^written, within bounds."""
+    if len(written) > 6:
         return None
-    return base**exponent
+    exponent = int(written)
+    digits = len(str(max(abs(base.numerator), base.denominator)))
+    if abs(exponent) * digits > 2 * MAX_EXPONENT or (base == 0 and exponent < 0):
+        return None
+    return factor * base**exponent
 
 
 def _run(run: str) -> Fraction | None:
@@ -205,11 +217,13 @@ def _join(text: str, items: list[Item]) -> list[Item]:
         if last is None or len(glue) > 16:
             joined.append(item)
         elif glue == " " and _is_whole(text, last) and "/" in text[item.start : item.end] and _proper(item):
-            assert last.value is not None and item.value is not None
+            assert last.value is not None
+            assert item.value is not None
             part = -item.value if last.value < 0 or text[last.start] == "-" else item.value
             joined[-1] = Item(last.start, item.end, "number", last.value + part)
         elif re.fullmatch(r"又", glue) and _is_whole(text, last) and _proper(item):
-            assert last.value is not None and item.value is not None
+            assert last.value is not None
+            assert item.value is not None
             part = -item.value if last.value < 0 else item.value
             joined[-1] = Item(last.start, item.end, "number", last.value + part)
         elif _LISTING.fullmatch(glue) and item.kind != "numeral":

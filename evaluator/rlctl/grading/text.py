@@ -12,7 +12,7 @@ import unicodedata
 #: Longest text that is read, characters; of a longer one the end counts, where answers stand.
 MAX_CHARS = 20_000
 
-#: Stands for an expression that is no plain number (`\sqrt{2}`, a fraction of letters).
+#: Stands for `\frac` where its parts are no plain numbers.
 OPAQUE = "\ue000"
 
 _THOUGHT_END = re.compile(r"</(?:think|thinking|thought|reasoning)>|<\|end_of_thought\|>|◁/think▷", re.I)
@@ -24,24 +24,27 @@ _SUPERSCRIPT_RUN = re.compile(f"[{''.join(_SUPERSCRIPTS)}]+")
 _SUBSCRIPT_RUN = re.compile(f"[{''.join(_SUBSCRIPTS)}]+")
 _WIDE_GROUPING = re.compile(r"(?<=[０-９])，(?=[０-９])")
 _VULGAR = re.compile(r"([0-9０-９]?)([¼½¾⅐-⅞])")
-_CIRCLED = re.compile(r"[①-⑳]")
 _TRANSLATE = {
     **dict.fromkeys("−‐‑‒–﹣－", "-"),
+    **{chr(ord("①") + index): f" ({index + 1}) " for index in range(20)},
     "⁄": "/", "∕": "/", "÷": "÷", "∶": ":", "，": ", ", "。": "。", "：": ":", "；": "; ",
     **dict.fromkeys("\u200b\u200c\u200d\u200e\u200f\u2060\ufeff\u00ad", ""),
-    OPAQUE: " ",
 }  # fmt: skip
 _TRANSLATION = str.maketrans(_TRANSLATE)
 
 _SIMPLE = r"\s*([-+]?\d{1,400}(?:\.\d{1,400})?)\s*"
 _FRAC_COMMAND = r"\\[dtc]?frac(?![A-Za-z])\s*"
-_FRAC = re.compile(rf"(\d?)\s*{_FRAC_COMMAND}(?:\{{{_SIMPLE}\}}|(\d))\s*(?:\{{{_SIMPLE}\}}|(\d))", re.ASCII)
-_OTHER_FRAC = re.compile(rf"{_FRAC_COMMAND}|\\sqrt(?![A-Za-z])\s*|√\s*")
+_FRAC = re.compile(rf"(\d?)\s{{0,3}}{_FRAC_COMMAND}(?:\{{{_SIMPLE}\}}|(\d))\s*(?:\{{{_SIMPLE}\}}|(\d))", re.ASCII)
+_OTHER_FRAC = re.compile(_FRAC_COMMAND)
+_TAG = re.compile(r"</?(?:b|i|u|p|br|strong|em|span|div|font|code|h\d)\b[^<>]{0,60}>", re.I)
 _LATEX_TEXT = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname|bm)\s*\{([^{}]{0,200})\}")
 _LATEX_SPACE = re.compile(r"\\(?:left|right|displaystyle|quad|qquad|limits|big|Big)(?![A-Za-z])|\\[,;:! ]|~")
 _LATEX_NAMES = (
     (re.compile(r"\\(?:times|cdot)(?![A-Za-z])"), "×"), (re.compile(r"\\div(?![A-Za-z])"), "÷"),
-    (re.compile(r"\\pi(?![A-Za-z])"), "π"), (re.compile(r"\\(?:approx|simeq)(?![A-Za-z])"), "="),
+    (re.compile(r"\\pi(?![A-Za-z])"), "π"), (re.compile(r"\\(?:approx|simeq)(?![A-Za-z])"), "≈"),
+    (re.compile(r"\\(?:leq?|leqslant|lt)(?![A-Za-z])"), "≤"), (re.compile(r"\\(?:geq?|geqslant|gt)(?![A-Za-z])"), "≥"),
+    (re.compile(r"\\neq?(?![A-Za-z])|!="), "≠"), (re.compile(r"\\pm(?![A-Za-z])"), "±"),
+    (re.compile(r"\\sqrt(?![A-Za-z])\s*"), "√"),
     (re.compile(r"\^\s*\{?\s*(?:\\circ|°)\s*\}?|\\degree(?![A-Za-z])"), "°"),
 )  # fmt: skip
 _SIGNED_MONEY = re.compile(r"-\s?\\?[$£€¥]\s?(?=[\d.])")
@@ -69,7 +72,6 @@ def normalise(text: str) -> str:
     text = _SUPERSCRIPT_RUN.sub(lambda m: "^" + "".join(_SUPERSCRIPTS[c] for c in m[0]), text)
     text = _SUBSCRIPT_RUN.sub(lambda m: "_" + "".join(_SUBSCRIPTS[c] for c in m[0]), text)
     text = _WIDE_GROUPING.sub(",", text)
-    text = _CIRCLED.sub(lambda m: f" ({unicodedata.normalize('NFKC', m[0])}) ", text)
     text = _VULGAR.sub(lambda m: f"{m[1]} {unicodedata.normalize('NFKC', m[2])}", text)
     text = text.translate(_TRANSLATION)
     text = unicodedata.normalize("NFKC", text).translate(_TRANSLATION)[-MAX_CHARS:]
@@ -78,7 +80,7 @@ def normalise(text: str) -> str:
 
 def _plain_latex(text: str) -> str:
     text = text.replace("\r\n", "\n").replace("\r", "\n")
-    text = text.replace("{,}", ",").replace("\\%", "%")
+    text = re.sub(r",\s?\\!\s?", ",", text.replace("{,}", ",").replace("\\%", "%"))
     text = _SIGNED_MONEY.sub("-", text)
     text = text.replace("\\$", " ").replace("$", " ")
     text = re.sub(r"\\[()\[\]]", " ", text)
@@ -88,6 +90,7 @@ def _plain_latex(text: str) -> str:
         text = pattern.sub(plain, text)
     text = _FRAC.sub(_fraction, text)
     text = _OTHER_FRAC.sub(OPAQUE, text)
+    text = _TAG.sub(" ", text)
     return _STARS.sub("", text)
 
 
@@ -99,4 +102,5 @@ def _fraction(match: re.Match[str]) -> str:
 def canonical(text: str) -> str:
     """For answers that are no number: compares by letters and signs only, without spaces, case or a final stop."""
     text = re.sub(r"\\boxed|\\[()\[\]]|[${}]", "", normalise(text))
-    return re.sub(r"\s+", "", text).lower().strip(".。,;:!?'\"()")
+    text = re.sub(r"\s+", "", text).lower().strip(".。,;:!?'\"")
+    return text[1:-1] if re.fullmatch(r"\(\w+\)", text) else text
