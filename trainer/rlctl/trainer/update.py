@@ -13,7 +13,8 @@ from concurrent.futures import Future
 import torch
 
 from rlctl.core.errors import DeadlineError
-from rlctl.learner.distributed import broadcast_floats, gather_floats
+from rlctl.learner.batch import share_out
+from rlctl.learner.distributed import broadcast_bytes, gather_ragged
 from rlctl.learner.learner import Learner
 from rlctl.learner.sequence import Sequence
 from rlctl.trainer.config import TrainerConfig
@@ -52,32 +53,32 @@ class Updater:
         return metrics | self._optimise(experience, order)
 
     def _mine(self, sequences: list[Sequence]) -> list[Sequence]:
-        return sequences[self._rank :: self._world_size]
+        return self._shares(sequences)[self._rank]
+
+    def _shares(self, sequences: list[Sequence]) -> list[list[Sequence]]:
+        """Every rank's sequences, tokens evenly spread; the same on every rank."""
+        shares = share_out([len(sequence) for sequence in sequences], self._world_size)
+        return [[sequences[index] for index in share] for share in shares]
 
     def _recompute_logprobs(self, experience: Experience) -> None:
         """`old_logprobs`: under the weights of the trainer before the step, at the sampling temperature."""
-        local = self._learner.logprobs(self._mine(experience.sequences), self._config.sampling.temperature)
-        lengths = [
-            [len(s.response_ids) for s in experience.sequences[rank :: self._world_size]]
-            for rank in range(self._world_size)
-        ]
-        flat = gather_floats(torch.cat(local) if local else torch.zeros(0), [sum(part) for part in lengths])
-        for rank, part in enumerate(lengths):
-            pieces = flat[rank].split(part) if part else ()
-            for sequence, piece in zip(experience.sequences[rank :: self._world_size], pieces, strict=True):
-                sequence.fields["old_logprobs"] = piece
+        shares = self._shares(experience.sequences)
+        local = self._learner.logprobs(shares[self._rank], self._config.sampling.temperature)
+        for share, parts in zip(shares, gather_ragged(local), strict=True):
+            for sequence, logprobs in zip(share, parts, strict=True):
+                sequence.fields["old_logprobs"] = logprobs
 
     def _share_values(self, experience: Experience, values: Future[list[torch.Tensor]] | None) -> None:
-        lengths = [len(s.response_ids) for s in experience.sequences]
-        flat = None
+        """`old_values`: rank 0 has them from the critic, the others from rank 0."""
+        data = None
         if values is not None:
             try:
-                flat = torch.cat(values.result(self._config.critic.timeout_s))
+                data = torch.cat(values.result(self._config.critic.timeout_s)).numpy().tobytes()
             except TimeoutError:
                 raise DeadlineError("the critic gave no values in time; see its log") from None
-        for sequence, piece in zip(
-            experience.sequences, broadcast_floats(flat, sum(lengths)).split(lengths), strict=True
-        ):
+        flat = torch.frombuffer(bytearray(broadcast_bytes(data)), dtype=torch.float32)
+        parts = flat.split([len(sequence.response_ids) for sequence in experience.sequences])
+        for sequence, piece in zip(experience.sequences, parts, strict=True):
             sequence.fields["old_values"] = piece
 
     def _optimise(self, experience: Experience, order: journal_pb2.TrainOrder) -> dict[str, float]:
