@@ -1,0 +1,188 @@
+"""Micro-batches: which sequences share a forward pass, and the tensors of one.
+
+Shapes: B sequences of a micro-batch, T its longest response, R rows and L columns of the forward pass (packed: one
+row of all tokens), K response tokens whose output is wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlctl.learner.sequence import Sequence
+from rlctl.models.attention import Bucket, Layout
+
+#: A bucket of a packed row ends where a sequence is shorter than this share of the bucket's longest, ...
+_LIKE = 0.75
+#: ... unless the bucket's rows are short anyway.
+_SHORT = 64
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Everything one forward pass and its loss need."""
+
+    input_ids: Tensor
+    """`[R, L]`."""
+    position_ids: Tensor
+    """`[R, L]`, from 0 in each sequence."""
+    layout: Layout
+    states_K: Tensor
+    """Where on the flat `R * L` grid the state before each wanted token lies."""
+    targets_K: Tensor
+    """The wanted tokens."""
+    slots_K: Tensor
+    """Where on the flat `B * T` grid a wanted token belongs."""
+    mask_BT: Tensor
+    """The trained tokens, bool."""
+    lengths_B: Tensor
+    """Response lengths."""
+    fields: dict[str, Tensor]
+    """Per-token numbers of the sequences, `[B, T]`, 0 beyond a response."""
+    scalars: dict[str, Tensor]
+    """Numbers of the sequences, `[B]`."""
+    cu_lengths: Tensor | None
+    """Packed: cumulative lengths for flash attention, int32 `[B + 1]`."""
+    max_length: int
+    """Longest sequence, tokens."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """`(B, T)`."""
+        return self.mask_BT.shape[0], self.mask_BT.shape[1]
+
+    def attention_inputs(self, flash: bool) -> dict[str, Any]:
+        """The keyword arguments by which the attention learns where sequences begin and end."""
+        if not flash:
+            return {"layout": self.layout}
+        if self.cu_lengths is None:
+            return {}
+        ends, longest = self.cu_lengths, self.max_length
+        return {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": longest, "max_length_k": longest}
+
+
+def plan(lengths: Seq[int], budget: int, packing: bool) -> list[list[int]]:
+    """Splits sequences (by index) into micro-batches of at most `budget` tokens, longest first.
+
+    A packed micro-batch costs the sum of its lengths, a padded one its count times its longest. A sequence above
+    the budget is a micro-batch of its own.
+    """
+    order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
+    batches: list[list[int]] = []
+    used = 0
+    for index in order:
+        if batches and packing:
+            fits = used + lengths[index] <= budget
+        else:
+            fits = bool(batches) and lengths[batches[-1][0]] * (len(batches[-1]) + 1) <= budget
+        if fits:
+            batches[-1].append(index)
+            used += lengths[index]
+        else:
+            batches.append([index])
+            used = lengths[index]
+    return batches
+
+
+def share_out(lengths: Seq[int], ranks: int) -> list[list[int]]:
+    """Splits sequences (by index) over `ranks`, tokens as even as a longest-first greedy choice makes them."""
+    shares: list[list[int]] = [[] for _ in range(ranks)]
+    loads = [0] * ranks
+    for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
+        rank = loads.index(min(loads))
+        shares[rank].append(index)
+        loads[rank] += lengths[index]
+    return shares
+
+
+def collate(sequences: Seq[Sequence], *, packing: bool, trained_only: bool, device: torch.device) -> MicroBatch:
+    """The tensors of a micro-batch; outputs are wanted at all response tokens, or at the trained ones only.
+
+    There is at least one sequence.
+    """
+    prompts = torch.tensor([s.prompt_ids.numel() for s in sequences])
+    lengths_B = torch.tensor([s.response_ids.numel() for s in sequences])
+    totals = prompts + lengths_B
+    ids_N = torch.cat([part for s in sequences for part in (s.prompt_ids, s.response_ids)])
+    starts = totals.cumsum(0) - totals
+    positions_N = torch.arange(ids_N.numel()) - starts.repeat_interleave(totals)
+    longest, width = int(totals.max()), max(1, int(lengths_B.max()))
+    count = len(sequences)
+
+    rows_K = torch.arange(count).repeat_interleave(lengths_B)
+    steps_K = torch.arange(rows_K.numel()) - (lengths_B.cumsum(0) - lengths_B).repeat_interleave(lengths_B)
+    packed_K = (starts + prompts)[rows_K] + steps_K
+    slots_K = rows_K * width + steps_K
+    targets_K = ids_N[packed_K]
+    states_K = packed_K - 1 if packing else rows_K * longest + prompts[rows_K] + steps_K - 1
+
+    mask_K = torch.cat([s.mask for s in sequences])
+    mask_BT = torch.zeros(count * width, dtype=torch.bool)
+    mask_BT[slots_K] = mask_K
+    fields = {}
+    for name in sequences[0].fields:
+        grid = torch.zeros(count * width, dtype=torch.float32)
+        grid[slots_K] = torch.cat([s.fields[name] for s in sequences])
+        fields[name] = grid.view(count, width).to(device)
+    scalars = {
+        name: torch.tensor([s.scalars[name] for s in sequences], dtype=torch.float32, device=device)
+        for name in sequences[0].scalars
+    }
+    if trained_only:
+        states_K, targets_K, slots_K = states_K[mask_K], targets_K[mask_K], slots_K[mask_K]
+
+    cu_lengths = None
+    if packing:
+        input_ids, position_ids = ids_N.unsqueeze(0), positions_N.unsqueeze(0)
+        layout = Layout(_buckets(totals.tolist(), positions_N, device))
+        cu_lengths = torch.nn.functional.pad(totals.cumsum(0), (1, 0)).to(device, torch.int32)
+    else:
+        input_ids = torch.zeros(count * longest, dtype=torch.int64)
+        input_ids[torch.arange(count).repeat_interleave(totals) * longest + positions_N] = ids_N
+        input_ids = input_ids.view(count, longest)
+        position_ids = torch.arange(longest).expand(count, longest)
+        layout = Layout()
+    return MicroBatch(
+        input_ids=input_ids.to(device),
+        position_ids=position_ids.to(device),
+        layout=layout,
+        states_K=states_K.to(device),
+        targets_K=targets_K.to(device),
+        slots_K=slots_K.to(device),
+        mask_BT=mask_BT.view(count, width).to(device),
+        lengths_B=lengths_B.to(device),
+        fields=fields,
+        scalars=scalars,
+        cu_lengths=cu_lengths,
+        max_length=longest,
+    )
+
+
+def _buckets(totals: list[int], positions_N: Tensor, device: torch.device) -> tuple[Bucket, ...]:
+    """Neighbouring sequences of like length share a bucket (`plan` orders them by length)."""
+    buckets = []
+    first, start = 0, 0
+    while first < len(totals):
+        longest, last = totals[first], first
+        while last < len(totals) and totals[last] <= longest and (longest <= _SHORT or totals[last] >= _LIKE * longest):
+            last += 1
+        if last == first:
+            last += 1
+        rows = torch.tensor(totals[first:last])
+        end = start + int(rows.sum())
+        slots = torch.arange(len(rows)).repeat_interleave(rows) * longest + positions_N[start:end]
+        tokens = torch.arange(start, end)
+        buckets.append(Bucket(tokens.to(device), slots.to(device), len(rows), longest))
+        first, start = last, end
+    return tuple(buckets)
+
+
+def empty(device: torch.device) -> MicroBatch:
+    """A micro-batch for a rank that has none left: one sequence of two tokens, of which none is trained."""
+    token = torch.zeros(1, dtype=torch.int64)
+    nothing = Sequence(token, token, torch.zeros(1, dtype=torch.bool))
+    return collate([nothing], packing=False, trained_only=False, device=device)

@@ -1,0 +1,84 @@
+"""The DeepSpeed engine of a learner."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+from torch import nn
+
+from rlctl.learner.config import LearnerConfig
+
+
+def deepspeed_config(config: LearnerConfig, ranks: int, device: torch.device) -> dict[str, Any]:
+    """DeepSpeed's settings. Accumulation is one step, of which the learner sets the boundary by hand."""
+    stage = config.zero_stage
+    zero: dict[str, Any] = {"stage": stage}
+    if stage:
+        zero |= {"overlap_comm": config.overlap_comm, "contiguous_gradients": True, "reduce_bucket_size": 50_000_000}
+    if stage in (1, 2):
+        zero |= {"allgather_bucket_size": 200_000_000}
+    if stage == 3:
+        zero |= {"stage3_gather_16bit_weights_on_model_save": False}
+    if config.adam_offload and device.type == "cuda":
+        zero |= {"offload_optimizer": {"device": "cpu", "pin_memory": True}}
+    tree: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "train_batch_size": ranks,
+        "zero_optimization": zero,
+        "gradient_clipping": 0.0 if clips_itself(config) else config.optimizer.max_grad_norm,
+        "steps_per_print": None,
+        "wall_clock_breakdown": False,
+    }
+    if config.dtype == "bfloat16":
+        tree |= {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
+    return tree
+
+
+def clips_itself(config: LearnerConfig) -> bool:
+    """Whether the learner clips: without ZeRO and in float32 DeepSpeed reports no gradient norm."""
+    return config.zero_stage == 0 and config.dtype == "float32"
+
+
+def build_engine(module: nn.Module, config: LearnerConfig, ranks: int, device: torch.device) -> Any:
+    """Wraps `module` in a DeepSpeed engine with AdamW over its trainable parameters."""
+    _skip_shared_memory_op(device)
+    import deepspeed
+
+    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    if device.type == "cuda":
+        module.to(device)
+    engine, *_ = deepspeed.initialize(
+        model=module,
+        optimizer=_adamw(module, config, device),
+        config=deepspeed_config(config, ranks, device),
+        dist_init_required=False,
+    )
+    return engine
+
+
+def _adamw(module: nn.Module, config: LearnerConfig, device: torch.device) -> torch.optim.Optimizer:
+    """Decays matrices only. PyTorch's fused AdamW resumes exactly; offloaded states need DeepSpeed's on the CPU."""
+    settings = config.optimizer
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    decayed = [p for p in trained if len(getattr(p, "ds_shape", p.shape)) > 1]
+    others = [p for p in trained if len(getattr(p, "ds_shape", p.shape)) <= 1]
+    groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    groups = [group for group in groups if group["params"]]
+    if settings.weight_decay == 0.0:
+        groups = [{"params": trained, "weight_decay": 0.0}]
+    if config.adam_offload and device.type == "cuda":
+        from deepspeed.ops.adam import DeepSpeedCPUAdam
+
+        return DeepSpeedCPUAdam(groups, lr=settings.lr, betas=settings.betas, eps=settings.eps)  # type: ignore[no-any-return]
+    return torch.optim.AdamW(groups, lr=settings.lr, betas=settings.betas, eps=settings.eps, fused=True)
+
+
+def _skip_shared_memory_op(device: torch.device) -> None:
+    """DeepSpeed would compile (31 s, and it needs g++) an op that only its inference on CPUs uses."""
+    if device.type == "cpu":
+        import deepspeed.ops
+
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False

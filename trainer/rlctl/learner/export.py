@@ -1,0 +1,86 @@
+"""A trained model's weights under the names that Hugging Face checkpoints use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from rlctl.models.value_head import ValueModel
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One tensor of a checkpoint: a parameter, or a base weight with the adapter that is merged into it."""
+
+    name: str
+    parameter: nn.Parameter
+    lora_a: nn.Parameter | None = None
+    lora_b: nn.Parameter | None = None
+    scale: float = 0.0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(getattr(self.parameter, "ds_shape", self.parameter.shape))
+
+    def parts(self) -> list[nn.Parameter]:
+        return [part for part in (self.parameter, self.lora_a, self.lora_b) if part is not None]
+
+    def merged(self) -> Tensor:
+        """The tensor itself (a view of the parameter), or base + scale * B A, in the base's type."""
+        base = self.parameter.detach()
+        if self.lora_a is None or self.lora_b is None:
+            return base
+        delta = self.lora_b.detach().float() @ self.lora_a.detach().float()
+        return (base.float() + self.scale * delta).to(base.dtype)
+
+
+def list_weights(model: PreTrainedModel | ValueModel) -> list[Weight]:
+    """Every tensor of the checkpoint in the module's order, tied ones once."""
+    weights: list[Weight] = []
+    seen: set[int] = set()
+    adapters = dict(model.named_modules()) if any("lora_" in name for name, _ in model.named_parameters()) else {}
+    for name, parameter in model.named_parameters(remove_duplicate=True):
+        if id(parameter) in seen or "lora_" in name:
+            continue
+        seen.add(id(parameter))
+        owner_name, _, leaf = name.rpartition(".")
+        clean = _checkpoint_name(model, name)
+        if leaf == "weight" and owner_name.endswith(".base_layer"):
+            layer = adapters[owner_name.removesuffix(".base_layer")]
+            key = next(iter(layer.lora_A))
+            weights.append(
+                Weight(clean, parameter, layer.lora_A[key].weight, layer.lora_B[key].weight, layer.scaling[key])
+            )
+        else:
+            weights.append(Weight(clean, parameter))
+    return weights
+
+
+def export(weights: list[Weight], partitioned: bool) -> Iterator[tuple[str, Tensor]]:
+    """(name, tensor) one by one; under ZeRO-3 each is gathered for as long as the caller holds the iteration.
+
+    The tensor may alias the live parameter: use or copy it before asking for the next. All ranks iterate together.
+    """
+    for weight in weights:
+        with _gathered(weight.parts(), partitioned), torch.no_grad():
+            yield weight.name, weight.merged()
+
+
+def _gathered(parameters: list[nn.Parameter], partitioned: bool) -> AbstractContextManager[object]:
+    if not partitioned:
+        return nullcontext()
+    import deepspeed
+
+    return deepspeed.zero.GatheredParameters(parameters)  # type: ignore[no-any-return]
+
+
+def _checkpoint_name(model: PreTrainedModel | ValueModel, name: str) -> str:
+    name = name.replace(".base_layer.", ".").replace("._orig_mod.", ".")
+    if isinstance(model, ValueModel) and name.startswith("backbone."):
+        return f"{model.backbone.base_model_prefix}.{name.removeprefix('backbone.')}"
+    return name

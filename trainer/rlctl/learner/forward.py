@@ -1,0 +1,118 @@
+"""The forward pass to one number a response token: log-probs of a policy, values of a value model."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from rlctl.algorithms.logprobs import token_logprobs
+from rlctl.core.errors import ConfigError
+from rlctl.learner.batch import MicroBatch
+from rlctl.models.attention import place, take
+from rlctl.models.value_head import ValueModel
+from rlctl.models.widen import needs_widening
+
+
+class Outputs(NamedTuple):
+    """At the K wanted tokens of a micro-batch, float32."""
+
+    values_K: Tensor
+    """Log-probs (policy) or values of the state before each token (value model)."""
+    entropy_K: Tensor | None
+
+
+class LogprobHead(nn.Linear):
+    """The output embedding, which gives log-probs of targets instead of logits; same weight, same name.
+
+    It stays a module of its own so that ZeRO-3 gathers the weight where it is used.
+    """
+
+    @classmethod
+    def around(cls, head: nn.Linear, scale: float) -> LogprobHead:
+        """Takes over the parameters of `head`; `scale` multiplies its logits (some models scale them)."""
+        with torch.device("meta"):
+            new = cls(head.in_features, head.out_features, bias=head.bias is not None)
+        new.weight = head.weight
+        new.bias = head.bias
+        new.scale = scale
+        return new
+
+    scale: float = 1.0
+
+    def forward(  # type: ignore[override]
+        self,
+        hidden_KD: Tensor,
+        targets_K: Tensor | None = None,
+        temperature: float = 1.0,
+        chunk: int | None = None,
+        with_entropy: bool = False,
+    ) -> tuple[Tensor, Tensor | None] | Tensor:
+        if targets_K is None:
+            return super().forward(hidden_KD)
+        if needs_widening(hidden_KD):
+            hidden_KD = hidden_KD.float()
+        return token_logprobs(
+            hidden_KD, self.weight, targets_K, temperature / self.scale, chunk, self.bias, with_entropy
+        )
+
+
+class PolicyForward(nn.Module):
+    """A causal language model that gives log-probs at the wanted tokens only."""
+
+    def __init__(self, model: PreTrainedModel, chunk: int) -> None:
+        super().__init__()
+        head = model.get_output_embeddings()
+        if not isinstance(head, nn.Linear):
+            raise ConfigError(f"{type(model).__name__} has no linear output embedding", reason="UNSUPPORTED_MODEL")
+        if not isinstance(head, LogprobHead):
+            head = LogprobHead.around(head, _logit_scale(model))
+            model.set_output_embeddings(head)
+        self.model = model
+        self.chunk = chunk
+        self.flash = model.config._attn_implementation == "flash_attention_2"
+
+    def forward(self, batch: MicroBatch, temperature: float = 1.0, entropy: bool = False) -> Outputs:
+        hidden = self.model.base_model(
+            input_ids=batch.input_ids,
+            position_ids=batch.position_ids,
+            use_cache=False,
+            **batch.attention_inputs(self.flash),
+        ).last_hidden_state
+        states_KD = take(hidden.flatten(0, 1), batch.states_K)
+        head = self.model.get_output_embeddings()
+        return Outputs(*head(states_KD, batch.targets_K, temperature, self.chunk, entropy))
+
+
+class ValueForward(nn.Module):
+    """A value model that gives the value of the state before each wanted token."""
+
+    def __init__(self, model: ValueModel) -> None:
+        super().__init__()
+        self.model = model
+        self.flash = model.config._attn_implementation == "flash_attention_2"
+
+    def forward(self, batch: MicroBatch) -> Outputs:
+        values = self.model(
+            batch.input_ids, position_ids=batch.position_ids, **batch.attention_inputs(self.flash)
+        )
+        return Outputs(take(values.flatten(), batch.states_K), None)
+
+
+def on_grid(values_K: Tensor, batch: MicroBatch) -> Tensor:
+    """`[B, T]`, 0 where nothing was wanted; differentiable."""
+    rows, width = batch.shape
+    return place(values_K, batch.slots_K, rows * width).view(rows, width)
+
+
+def split(values_K: Tensor, batch: MicroBatch) -> list[Tensor]:
+    """One tensor a sequence, when all response tokens were wanted."""
+    return list(values_K.split(batch.lengths_B.tolist()))
+
+
+def _logit_scale(model: PreTrainedModel) -> float:
+    """By what the model multiplies its logits (Cohere `logit_scale`; Granite divides by `logits_scaling`)."""
+    config = model.config
+    return float(getattr(config, "logit_scale", None) or 1.0) / float(getattr(config, "logits_scaling", None) or 1.0)

@@ -1,0 +1,50 @@
+"""What is done to a model before DeepSpeed wraps it: adapters, checkpointing, compiled layers."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from rlctl.learner.config import LearnerConfig, LoRAConfig
+from rlctl.models.value_head import ValueModel
+from rlctl.models.widen import widen_linears
+
+M = TypeVar("M", PreTrainedModel, ValueModel)
+
+
+def prepare(model: M, config: LearnerConfig) -> M:
+    """Applies the settings to the model, in place, and returns it."""
+    backbone = model.backbone if isinstance(model, ValueModel) else model
+    if config.lora is not None:
+        _add_adapters(model, backbone, config.lora)
+    if config.gradient_checkpointing:
+        backbone.gradient_checkpointing_enable({"use_reentrant": False})
+        if config.lora is not None:
+            backbone.enable_input_require_grads()
+    widen_linears(model)
+    if config.compile_layers:
+        for layer in backbone.modules():
+            if isinstance(layer, GradientCheckpointingLayer):
+                layer.compile(dynamic=True)
+    return model
+
+
+def _add_adapters(model: nn.Module, backbone: PreTrainedModel, lora: LoRAConfig) -> None:
+    """LoRA (Hu et al., 2021) on the backbone; all else is frozen, but for a value model's head."""
+    from peft import LoraConfig, inject_adapter_in_model
+
+    settings = LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=lora.target_modules,
+        task_type="CAUSAL_LM" if not isinstance(model, ValueModel) else "FEATURE_EXTRACTION",
+    )
+    inject_adapter_in_model(settings, backbone)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("lora_" in name or name.startswith("score."))
+        if "lora_" in name:
+            parameter.data = parameter.data.to(backbone.dtype)
