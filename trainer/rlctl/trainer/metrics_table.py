@@ -74,7 +74,7 @@ def markdown() -> str:
     return (
         "# Metrics of a training run\n\n"
         "One row a step in `runs/<name>/metrics.jsonl`, the same names in TensorBoard and W&B. Prometheus has them as\n"
-        "`rlctl_trainer_<name>` with `_` for every other character, on the trainer's metrics page; every service also has\n"
+        "`rlctl_trainer_<name>` with `_` for every other character, on the trainer's page; every service also has\n"
         "`rlctl_rpc_*` for its calls. This page is written by `make docs`.\n\n"
         f"| name | meaning |\n|---|---|\n{rows}"
     )
