@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from support.groups import RUN, Connect
 
 from rlctl.bus.bus import Bus
 from rlctl.bus.config import BusConfig
 from rlctl.bus.server import NatsServer
+from support.groups import RUN, Connect
+
 
 @pytest.fixture
 def anyio_backend() -> str:

@@ -11,12 +11,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from support.groups import RUN, Connect, rollout, task
 
 from rlctl.bus.bus import Bus
 from rlctl.bus.config import BusConfig
 from rlctl.bus.server import NatsServer
 from rlctl.core.errors import UnavailableError
+from support.groups import RUN, Connect, rollout, task
 
 pytestmark = pytest.mark.anyio
 

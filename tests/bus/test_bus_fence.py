@@ -7,11 +7,11 @@ import os
 import signal
 
 import pytest
-from support.groups import Connect
 
 from rlctl.bus.fence import Fence
 from rlctl.bus.server import NatsServer
 from rlctl.core.errors import FencedError
+from support.groups import Connect
 
 pytestmark = pytest.mark.anyio
 

@@ -7,11 +7,11 @@ import logging
 import time
 
 import pytest
-from support.groups import Connect, group_id, rollout, task
 
 from rlctl.bus.ids import group_subject
 from rlctl.core.errors import FencedError, InvalidArgumentError, NotFoundError, ResourceExhaustedError
 from rlctl.v1.rollout_pb2 import GroupId, PromptTask
+from support.groups import Connect, group_id, rollout, task
 
 pytestmark = pytest.mark.anyio
 
@@ -220,7 +220,9 @@ async def test_a_message_over_the_limit_is_refused_with_the_limit(connect: Conne
     bus = await connect(max_payload_mb=1)
     large = rollout(1)
     large.task.prompt = "x" * (1024 * 1024)
-    with pytest.raises(ResourceExhaustedError, match=r"a message may have 1,048,576: lower .* bus.max_payload_mb") as info:
+    with pytest.raises(
+        ResourceExhaustedError, match=r"a message may have 1,048,576: lower .* bus.max_payload_mb"
+    ) as info:
         await bus.publish_rollout(large)
     assert info.value.reason == "MESSAGE_TOO_LARGE"
     large.task.prompt = "x" * (1024 * 1024 - 200)

@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
-from support.groups import RUN, Connect
 
 from rlctl.bus.registry import Instance, Registry
 from rlctl.bus.server import NatsServer
+from support.groups import RUN, Connect
 
 pytestmark = pytest.mark.anyio
 
@@ -79,7 +78,6 @@ from rlctl.bus.registry import Instance, Registry
 async def main():
     bus = await Bus.connect(BusConfig(url=sys.argv[1], run=sys.argv[2]), "child")
     await Registry(bus).announce(Instance("generation", "child", "127.0.0.1:9", os.getpid(), True))
-    print("announced", flush=True)
     await asyncio.sleep(60)
 
 asyncio.run(main())
@@ -90,11 +88,12 @@ async def test_a_killed_process_vanishes_within_ten_seconds(server: NatsServer, 
     reader = Registry(await connect())
     watch = reader.watch("generation")
     assert await next_list(watch) == []
-    with subprocess.Popen([sys.executable, "-c", PROCESS, server.url, RUN], stdout=subprocess.PIPE) as child:
-        try:
-            assert [instance.instance_id for instance in await next_list(watch, 20.0)] == ["child"]
-        finally:
-            os.kill(child.pid, signal.SIGKILL)
+    child = await asyncio.create_subprocess_exec(sys.executable, "-c", PROCESS, server.url, RUN)
+    try:
+        assert [instance.instance_id for instance in await next_list(watch, 20.0)] == ["child"]
+    finally:
+        child.kill()
+        await child.wait()
     begin = time.monotonic()
     assert await next_list(watch, 12.0) == []
     assert time.monotonic() - begin < 10.0

@@ -65,5 +65,5 @@ def test_outside_loopback_tls_is_a_must(tmp_path: Path) -> None:
 
 def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("a file where the store should be")
-    with pytest.raises(InternalError, match=r"nats-server ended with code 1: .*data"):
+    with pytest.raises(InternalError, match=r"nats-server ended with code 1: .*storage directory"):
         NatsServer(tmp_path).start()

@@ -165,7 +165,7 @@ class Connection:
         elif denied := re.search(r'permissions violation for (\w+) to "([^"]+)"', text, re.IGNORECASE):
             log.error("NATS at %s does not allow user %r this: %s", self.url, self.config.user, text)
             for future, subject in list(self._calls.values()):
-                if subject == denied[2] and not future.done():
+                if subject.lower() == denied[2].lower() and not future.done():
                     future.set_exception(
                         AccessDeniedError(
                             f"NATS at {self.url} does not allow user {self.config.user!r} to use {subject!r}: "
