@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 import uuid
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import grpc.aio
 from grpc_health.v1 import health_pb2_grpc
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rlctl.bus.bus import Bus
     from rlctl.bus.registry import Announcement
 
-__all__ = ["Health", "Hosted", "RunningService", "run", "start"]
+__all__ = ["Health", "Hosted", "RunningService", "Watched", "run", "start"]
 
 _log = logging.getLogger("rlctl.rpc")
 
@@ -52,6 +52,15 @@ class Hosted(Protocol):
 
     async def close(self) -> None:
         """Frees what `load` took; called once, also after a `load` that failed or was cut short."""
+        ...
+
+
+@runtime_checkable
+class Watched(Protocol):
+    """A hosted service that can fail while it serves."""
+
+    async def watch(self) -> None:
+        """Runs while it serves; what it raises ends the process, with the message in the log and code 1."""
         ...
 
 
@@ -100,11 +109,17 @@ class RunningService:
         _log.info("%s is loaded%s", self.name, "" if self.health.serving else ", not serving yet")
 
     async def lost(self) -> None:
-        """Returns when the connection to the registry is lost for good; never without a registry."""
-        if self._bus is None:
-            await asyncio.Event().wait()
-        else:
-            await self._bus.closed.wait()
+        """Returns when the connection to the registry is lost for good, raises what a watched service raises."""
+        tasks = [asyncio.create_task(_never() if self._bus is None else _closed(self._bus))]
+        if isinstance(self._hosted, Watched):
+            tasks.append(asyncio.create_task(self._hosted.watch()))
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
 
     async def stop(self) -> None:
         """Refuses new calls, gives those in flight `drain_s` seconds, then closes everything."""
@@ -186,6 +201,7 @@ async def _serve(service: RunningService, requested: threading.Event) -> int:
             lost = asyncio.create_task(service.lost())
             await asyncio.wait({asked, lost}, return_when=asyncio.FIRST_COMPLETED)
             if not asked.done():
+                lost.result()
                 raise UnavailableError("the connection to NATS is lost for good; start the service again")
             lost.cancel()
         _log.info("%s was asked to end", service.name)
@@ -209,6 +225,14 @@ async def _serve(service: RunningService, requested: threading.Event) -> int:
 async def _bind_and_load(service: RunningService) -> None:
     await service.bind()
     await service.load()
+
+
+async def _never() -> None:
+    await asyncio.Event().wait()
+
+
+async def _closed(bus: Bus) -> None:
+    await bus.closed.wait()
 
 
 async def _wait(event: threading.Event) -> None:
