@@ -120,7 +120,6 @@ class Host:
         rendezvous = self._rendezvous(group, nodes)
         started = []
         for spec, node in zip(group, nodes, strict=True):
-            config = spec.config | (spec.restart_config if life else {})
             env = dict(spec.env) | rendezvous.get((spec.service, spec.rank), {})
             env["CUDA_VISIBLE_DEVICES"] = ",".join(self._placement.seat(spec).gpu_ids) if spec.gpus else ""
             env[sweep.LAUNCH] = self._launch_id
@@ -129,7 +128,7 @@ class Host:
             reference = actor.run.remote(
                 life,
                 ["-m", spec.module],
-                config,
+                spec.config,
                 str(self._run_dir / "config" / f"{spec.name}.json"),
                 str(self.log_path(spec.name)),
                 env,

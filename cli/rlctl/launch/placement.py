@@ -16,7 +16,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rlctl.core.errors import ResourceExhaustedError
-from rlctl.launch.spec import ProcessSpec
+from rlctl.launch.spec import ProcessSpec, shares
 
 
 @dataclass(frozen=True)
@@ -31,16 +31,6 @@ class _Holder:
     def seat(self) -> tuple[str, list[str]]:
         gpu_ids = [str(gpu) for gpu in ray.get_gpu_ids()]
         return ray.get_runtime_context().get_node_id(), gpu_ids
-
-
-def shares(processes: Sequence[ProcessSpec]) -> dict[str, int]:
-    """GPUs of each share: as many as its largest member needs."""
-    needed: dict[str, int] = {}
-    for process in processes:
-        if process.gpus:
-            share = process.share or process.name
-            needed[share] = max(needed.get(share, 0), process.gpus)
-    return needed
 
 
 class GpuPlacement:
@@ -69,9 +59,9 @@ class GpuPlacement:
             self._seats[share] = Seat(node_id, gpu_ids)
 
     def seat(self, process: ProcessSpec) -> Seat:
-        """The GPUs of a process: the first ones of its share."""
+        """The GPUs of a process within its share."""
         seat = self._seats[process.share or process.name]
-        return Seat(seat.node_id, seat.gpu_ids[: process.gpus])
+        return Seat(seat.node_id, seat.gpu_ids[process.share_offset :][: process.gpus])
 
     def close(self) -> None:
         for holder in self._holders:

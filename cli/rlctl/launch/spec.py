@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -22,8 +23,6 @@ class ProcessSpec:
     """Run as `python -m module --config FILE`."""
     config: dict[str, Any]
     """JSON settings of the process."""
-    restart_config: dict[str, Any] = field(default_factory=dict)
-    """Top-level settings that differ from the second start on."""
     rank: int = 0
     ranks: int = 1
     group: str = ""
@@ -31,7 +30,9 @@ class ProcessSpec:
     env: dict[str, str] = field(default_factory=dict)
     gpus: int = 0
     share: str = ""
-    """Processes with the same share name sit on the same GPUs."""
+    """Processes with the same share name sit on the same set of GPUs."""
+    share_offset: int = 0
+    """Its first GPU within the share."""
     memory_mb: int = 0
     """What it is expected to take of the machine's memory, MiB."""
     gpu_memory_gb: float = 0.0
@@ -53,3 +54,13 @@ class Plan:
 
     def of(self, service: Service) -> list[ProcessSpec]:
         return [process for process in self.processes if process.service == service]
+
+
+def shares(processes: Sequence[ProcessSpec]) -> dict[str, int]:
+    """GPUs of each share: as many as its largest member needs."""
+    needed: dict[str, int] = {}
+    for process in processes:
+        if process.gpus:
+            share = process.share or process.name
+            needed[share] = max(needed.get(share, 0), process.share_offset + process.gpus)
+    return needed

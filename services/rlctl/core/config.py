@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError, model_validator
 
 from rlctl.core.errors import ConfigError
 
@@ -23,11 +23,22 @@ Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_\-][A-Za-z0-9_.\-]
 
 
 class StrictConfig(BaseModel):
-    """Base of every settings model. The docstring under each field is its documentation."""
+    """Base of every settings model. The docstring under each field is its documentation.
+
+    The text `none` clears an optional setting: TOML has no null.
+    """
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True, protected_namespaces=()
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _none_clears(cls, tree: Any) -> Any:
+        if not isinstance(tree, dict):
+            return tree
+        optional = {name for name, field in cls.model_fields.items() if type(None) in get_args(field.annotation)}
+        return {key: None if key in optional and value == "none" else value for key, value in tree.items()}
 
 
 C = TypeVar("C", bound=StrictConfig)
@@ -80,8 +91,6 @@ def set_override(tree: dict[str, Any], override: str) -> None:
 
 
 def _value(raw: str) -> Any:
-    if raw.lower() in ("none", "null"):
-        return None
     try:
         return tomllib.loads(f"value = {raw}")["value"]
     except tomllib.TOMLDecodeError:
