@@ -19,7 +19,7 @@ class TaskConfig(StrictConfig):
     """Questions generated, before the filters `include` and `unique`."""
     seed: int = 0
     """Seed of the generator."""
-    parameters: dict[str, Any] = {}
+    parameters: dict[str, Any] = Field({})
     """Parameters of the task, as reasoning-gym names them."""
 
 
@@ -40,7 +40,7 @@ class PromptDataConfig(StrictConfig):
     """Configuration of a hub data set."""
     split: str = "train"
     """Split of the data set (a folder's files are named by it), or with `splits` one of these."""
-    splits: dict[str, float] = {}
+    splits: dict[str, float] = Field({})
     """Parts cut from the rows with their shares, for example `{ train = 0.9, test = 0.1 }`; empty: the data
     set's own splits. They are cut from a task, or from the data set's split `train`."""
     split_key: str = ""
