@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from rlctl.algorithms import advantages, kl, shaping
+from rlctl.algorithms import advantages, kl, offpolicy, shaping
 from rlctl.learner.sequence import Sequence
 from rlctl.trainer.config import TrainingSettings
 from rlctl.trainer.rollouts import sample_fault
@@ -123,17 +123,26 @@ def estimate(experience: Experience, settings: TrainingSettings, beta: float) ->
     shaped_B, _ = advantages.group_scores(shaped_B, experience.group_B, estimator)
     in_reward = kl_BT is not None and not settings.kl.as_loss
     rewards_BT = shaping.place_rewards(shaped_B, kl_BT if in_reward else None, beta, mask_BT)
-    values_BT = experience.padded("old_values") if estimator == "gae" else None
-    advantages_BT, returns_BT = advantages.token_advantages(
-        rewards_BT, values_BT, mask_BT, estimator, settings.advantage.gamma, settings.advantage.lam
-    )
-    if values_BT is not None and returns_BT is not None:
+    if estimator == "gae":
+        values_BT = experience.padded("old_values")
+        advantages_BT, returns_BT = advantages.gae(
+            rewards_BT, values_BT, mask_BT, settings.advantage.gamma, settings.advantage.lam
+        )
         experience.spread("returns", returns_BT)
         metrics |= _value_metrics(values_BT, returns_BT, mask_BT)
-    mode = advantages.whitening(estimator, settings.advantage.whiten)
+    else:
+        advantages_BT = advantages.discounted_returns(rewards_BT, mask_BT, settings.advantage.gamma)
+    mode = whitening(settings)
     metrics["advantage/std"] = advantages_BT[mask_BT].std(correction=0).item() if mask_BT.any() else 0.0
     experience.spread("advantages", advantages.whiten(advantages_BT, mask_BT, mode))
     return metrics
+
+
+def whitening(settings: TrainingSettings) -> advantages.Whiten:
+    """What `advantage.whiten = "auto"` stands for: full where no group's own spread standardises already."""
+    if settings.advantage.whiten != "auto":
+        return settings.advantage.whiten
+    return "full" if settings.advantage.estimator in ("gae", "reinforce", "reinforce_baseline") else "none"
 
 
 def _value_metrics(values_BT: Tensor, returns_BT: Tensor, mask_BT: Tensor) -> dict[str, float]:
@@ -150,9 +159,7 @@ def _value_metrics(values_BT: Tensor, returns_BT: Tensor, mask_BT: Tensor) -> di
 
 
 def rollout_metrics(experience: Experience) -> dict[str, float]:
-    """Metrics of the samples themselves, and of the gap between the sampler's log-probs and the trainer's."""
-    mask_BT = experience.mask_BT
-    gap = (experience.padded("old_logprobs") - experience.padded("rollout_logprobs"))[mask_BT]
+    """Metrics of the samples themselves."""
     lengths = experience.lengths_B.float()
     metrics = {
         "reward/mean": experience.scores_B.mean().item(),
@@ -160,14 +167,32 @@ def rollout_metrics(experience: Experience) -> dict[str, float]:
         "length/mean": lengths.mean().item(),
         "length/max": lengths.max().item(),
         "length/truncated": experience.truncated_B.float().mean().item(),
-        # k3 of the sampler to the trainer, over the tokens that were sampled.
-        "mismatch/kl_mean": (gap.clamp(-10, 10).exp() - 1 - gap).mean().item(),
-        "mismatch/abs_diff_mean": gap.abs().mean().item(),
-        "mismatch/abs_diff_max": gap.abs().max().item(),
         "samples": float(len(experience.sequences)),
-        "response_tokens": lengths.sum().item(),
         "samples/failed": float(experience.failed_samples),
+        "response_tokens": lengths.sum().item(),
     }
     for name, values in experience.components.items():
         metrics[f"reward/component/{name}"] = sum(values) / len(values)
     return metrics
+
+
+def correct(experience: Experience, settings: TrainingSettings) -> dict[str, float]:
+    """Gives every sequence its off-policy `weights` where a correction is set.
+
+    Returns the metrics of the gap between the sampler's log-probs and the trainer's.
+    """
+    old_BT, rollout_BT = experience.padded("old_logprobs"), experience.padded("rollout_logprobs")
+    mask_BT = experience.mask_BT
+    chosen = settings.off_policy
+    weights_BT = offpolicy.correction_weights(
+        chosen.kind, old_BT, rollout_BT, mask_BT, low=chosen.low, high=chosen.high, seq_band=chosen.seq_band
+    )
+    if chosen.kind != "none":
+        experience.spread("weights", weights_BT)
+    sums, largest = offpolicy.mismatch_metrics(old_BT, rollout_BT, mask_BT, weights_BT)
+    metrics = {name: float(total) / max(1.0, float(count)) for name, (total, count) in sums.items()}
+    gap = (old_BT - rollout_BT)[mask_BT]
+    return metrics | {
+        "mismatch/abs_diff_mean": gap.abs().mean().item() if len(gap) else 0.0,
+        "mismatch/abs_diff_max": float(largest),
+    }

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from rlctl.algorithms.aggregate import aggregate, aggregation
+from rlctl.algorithms.aggregate import Aggregation, aggregate
 from rlctl.algorithms.kl import kl_per_token
 from rlctl.algorithms.masking import masked
-from rlctl.algorithms.offpolicy import correction_weights
 from rlctl.algorithms.policy_loss import PolicyLoss, cispo_loss, gspo_loss, ppo_loss, reinforce_loss
 from rlctl.learner.learner import Batch, LossFn, LossOutput, Totals
 from rlctl.trainer.config import TrainingSettings
 
 
+def aggregation(settings: TrainingSettings) -> Aggregation:
+    """What `loss.agg = "auto"` stands for: sequence for gspo, constant for dr_grpo, token otherwise."""
+    if settings.loss.agg != "auto":
+        return settings.loss.agg
+    if settings.loss.kind == "gspo":
+        return "sequence"
+    return "constant" if settings.advantage.estimator == "dr_grpo" else "token"
+
+
 def policy_objective(settings: TrainingSettings, beta: float) -> LossFn:
     """Loss over a micro-batch: policy term, KL to the reference (`kl.as_loss`), entropy bonus.
 
-    Reads the fields `advantages`, `old_logprobs`, `rollout_logprobs` and, with a reference, `ref_logprobs`.
+    Reads the fields `advantages`, `old_logprobs`, `weights` where there is an off-policy correction, and
+    `ref_logprobs` where there is a reference.
     """
-    mode = aggregation(settings.loss.kind, settings.advantage.estimator, settings.loss.agg)
+    mode = aggregation(settings)
 
     def loss(batch: Batch, totals: Totals) -> LossOutput:
         def mean(values_BT: Tensor) -> Tensor:
@@ -32,7 +40,6 @@ def policy_objective(settings: TrainingSettings, beta: float) -> LossFn:
                 max_len=settings.sampling.max_new_tokens,
             )
 
-        assert batch.logprobs_BT is not None
         tokens = batch.mask_BT.sum()
         term = _policy_term(settings, batch, batch.logprobs_BT)
         metrics = dict(term.metrics)
@@ -45,7 +52,6 @@ def policy_objective(settings: TrainingSettings, beta: float) -> LossFn:
             entropy_BT = masked(batch.entropy_BT, batch.mask_BT)
             total = total - settings.loss.entropy_coef * mean(entropy_BT)
             metrics["policy/entropy"] = (entropy_BT.detach().sum(), tokens)
-        metrics["policy/loss"] = (total.detach(), torch.ones(()))
         return LossOutput(total, metrics)
 
     return loss
@@ -54,17 +60,7 @@ def policy_objective(settings: TrainingSettings, beta: float) -> LossFn:
 def _policy_term(settings: TrainingSettings, batch: Batch, logprobs_BT: Tensor) -> PolicyLoss:
     fields, mask_BT = batch.fields, batch.mask_BT
     old_BT, advantages_BT = fields["old_logprobs"], fields["advantages"]
-    weights_BT = None
-    if settings.off_policy.kind != "none":
-        weights_BT = correction_weights(
-            settings.off_policy.kind,
-            old_BT,
-            fields["rollout_logprobs"],
-            mask_BT,
-            low=settings.off_policy.low,
-            high=settings.off_policy.high,
-            seq_band=settings.off_policy.seq_band,
-        )
+    weights_BT = fields.get("weights")
     kind, low, high = settings.loss.kind, settings.loss.clip_low, settings.loss.clip_high
     if kind == "ppo":
         return ppo_loss(

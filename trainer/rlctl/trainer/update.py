@@ -19,7 +19,7 @@ from rlctl.learner.learner import Learner
 from rlctl.learner.sequence import Sequence
 from rlctl.trainer.config import TrainerConfig
 from rlctl.trainer.critic import CriticLink
-from rlctl.trainer.experience import Experience, estimate, read, rollout_metrics
+from rlctl.trainer.experience import Experience, correct, estimate, read, rollout_metrics
 from rlctl.trainer.objective import policy_objective
 from rlctl.v1 import journal_pb2
 
@@ -49,7 +49,7 @@ class Updater:
         self._recompute_logprobs(experience)
         if config.needs_critic:
             self._share_values(experience, values)
-        metrics = rollout_metrics(experience) | estimate(experience, config, order.beta)
+        metrics = rollout_metrics(experience) | correct(experience, config) | estimate(experience, config, order.beta)
         return metrics | self._optimise(experience, order)
 
     def _mine(self, sequences: list[Sequence]) -> list[Sequence]:
@@ -99,6 +99,7 @@ class Updater:
                     temperature=config.sampling.temperature,
                     entropy=config.loss.entropy_coef > 0,
                 )
+                part = {name if "/" in name else f"policy/{name}": value for name, value in part.items()}
                 first = first or part
                 for name, value in part.items():
                     sums[name] = sums.get(name, 0.0) + value / len(batches)
@@ -117,7 +118,10 @@ class Updater:
 
 
 def minibatches(sequences: list[Sequence], config: TrainerConfig, step: int) -> Iterator[list[Sequence]]:
-    """The batches of a step's optimizer steps: every pass in an order of its own, drawn from seed, step and pass."""
+    """The batches of a step's optimizer steps: every pass in an order of its own, drawn from seed, step and pass.
+
+    A batch without a trained token is left out.
+    """
     for number in range(config.train.passes):
         order = range(len(sequences))
         if config.train.minibatches > 1:
@@ -125,4 +129,6 @@ def minibatches(sequences: list[Sequence], config: TrainerConfig, step: int) -> 
             order = torch.randperm(len(sequences), generator=generator).tolist()
         size = -(-len(sequences) // config.train.minibatches)
         for begin in range(0, len(sequences), size):
-            yield [sequences[index] for index in order[begin : begin + size]]
+            batch = [sequences[index] for index in order[begin : begin + size]]
+            if any(bool(sequence.mask.any()) for sequence in batch):
+                yield batch
