@@ -201,12 +201,13 @@ class Connection:
         self._notify()
 
     def _notify(self) -> None:
-        for callback in self._changed:
+        for callback in list(self._changed):
             callback()
 
-    def on_change(self, callback: Callable[[], None]) -> None:
-        """Calls `callback` whenever the connection is lost, is back, or is closed."""
+    def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Calls `callback` whenever the connection is lost, is back, or is closed; returns how to end that."""
         self._changed.append(callback)
+        return lambda: self._changed.remove(callback)
 
     async def _on_reply(self, message: Msg) -> None:
         entry = self._calls.get(message.subject.rsplit(".", 1)[-1])
@@ -252,6 +253,7 @@ class Connection:
 
         Returns how to unsubscribe: what the server sent before it knew still reaches the callback.
         """
+        self.raise_if_closed()
         subscription = await self._nats.subscribe(subject, cb=callback, pending_bytes_limit=0)
 
         async def unsubscribe() -> None:
@@ -266,8 +268,11 @@ class Connection:
     async def publish(
         self, subject: str, data: bytes = b"", *, reply: str = "", headers: dict[str, str] | None = None
     ) -> None:
-        """Sends without waiting for anything; lost when the connection breaks now."""
-        await self._nats.publish(subject, data, reply=reply, headers=headers)
+        """Sends without waiting for anything; lost when the connection breaks now. Raises InterruptedCallError."""
+        try:
+            await self._nats.publish(subject, data, reply=reply, headers=headers)
+        except (nats.errors.Error, OSError) as error:
+            raise InterruptedCallError(str(error)) from error
 
     async def request(
         self,

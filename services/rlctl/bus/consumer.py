@@ -99,12 +99,13 @@ class Consumer(Generic[M]):
         self._pause_until = 0.0
         self._inbox = connection.new_inbox()
         self._unsubscribe: Callable[[], Awaitable[None]] | None = None
+        self._ignore: Callable[[], None] | None = None
         self._renewal: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         await self._ensure()
         self._unsubscribe = await self._connection.subscribe(self._inbox, self._on_message)
-        self._connection.on_change(self._on_connection)
+        self._ignore = self._connection.on_change(self._on_connection)
         self._renewal = asyncio.create_task(self._renew())
 
     async def fetch(self, max_messages: int, timeout_s: float) -> list[Delivery[M]]:
@@ -149,9 +150,13 @@ class Consumer(Generic[M]):
         # The broker's 408 ends a pull; the extra second only matters when that answer is lost.
         self._asked_until = max(self._asked_until, now + expires_s + 1.0)
         body = {"batch": missing, "expires": int(expires_s * 1e9)}
-        await self._connection.publish(
-            f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._name}", json.dumps(body).encode(), reply=self._inbox
-        )
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._name}"
+        try:
+            await self._connection.publish(subject, json.dumps(body).encode(), reply=self._inbox)
+        except InterruptedCallError:
+            # The connection is breaking: once it is back everything is asked for again.
+            self._asked = 0
+            self._pause_until = time.monotonic() + 0.05
 
     async def _on_message(self, raw: Msg) -> None:
         status = raw.headers.get("Status") if raw.headers and not raw.reply else None
@@ -182,11 +187,17 @@ class Consumer(Generic[M]):
             message = self._decode(raw.data, raw.subject)
         except (DecodeError, RlctlError) as error:
             log.error("message %d of %s is unreadable and was thrown away: %s", sequence, self._stream, error)
-            await self._connection.publish(raw.reply, _TERMINATE)
+            await self._terminate(raw)
             return
         delivery = Delivery(self, message, raw.data, raw.reply, sequence, raw.metadata.num_delivered)
         self._held[sequence] = delivery
         self._ready.append(delivery)
+
+    async def _terminate(self, raw: Msg) -> None:
+        try:
+            await self._connection.publish(raw.reply, _TERMINATE)
+        except InterruptedCallError as failed:
+            log.debug("%s was not terminated and comes again: %s", raw.reply, failed)
 
     def _on_connection(self) -> None:
         # The broker drops the pulls of a lost connection, and its ack timers have run on.
@@ -212,7 +223,7 @@ class Consumer(Generic[M]):
         if not self._connection.closed.is_set():
             try:
                 await self._connection.publish(delivery._reply, data)
-            except Exception as error:
+            except InterruptedCallError as error:
                 log.debug("acknowledgement of %d of %s was not sent: %r", delivery._sequence, self._stream, error)
 
     async def _finish(self, delivery: Delivery[M]) -> None:
@@ -249,6 +260,8 @@ class Consumer(Generic[M]):
             return
         await self._unsubscribe()
         self._unsubscribe = None
+        if self._ignore is not None:
+            self._ignore()
         if self._renewal is not None:
             self._renewal.cancel()
         for delivery in list(self._held.values()):

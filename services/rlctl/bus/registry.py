@@ -11,7 +11,7 @@ import base64
 import json
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -52,10 +52,11 @@ class Announcement:
         self.instance = instance
         self._task: asyncio.Task[None] | None = None
         self._beat_now = asyncio.Event()
+        self._ignore: Callable[[], None] | None = None
 
     async def start(self) -> None:
         await self._registry._put(self.instance)
-        self._registry._connection.on_change(self._beat_now.set)
+        self._ignore = self._registry._connection.on_change(self._beat_now.set)
         self._task = asyncio.create_task(self._beat())
 
     async def update(self, *, serving: bool | None = None, extra: dict[str, str] | None = None) -> None:
@@ -70,6 +71,9 @@ class Announcement:
 
     async def withdraw(self) -> None:
         """Takes the instance out, at once."""
+        if self._ignore is not None:
+            self._ignore()
+            self._ignore = None
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -130,7 +134,7 @@ class Registry:
     async def watch(self, service: str) -> AsyncIterator[Instances]:
         """The live instances now, and again whenever they change. End it with `aclose`, or cancel its task."""
         watcher = _Watcher(self.ttl_s)
-        self._connection.on_change(lambda: watcher.on_connection(self._connection.connected))
+        ignore = self._connection.on_change(watcher.on_connection)
         unsubscribe = await self._connection.subscribe(f"{self._prefix}.{encode_name(service)}.*", watcher.on_message)
         try:
             for instance in await self.list(service):
@@ -143,6 +147,7 @@ class Registry:
                     yield current
                 await watcher.changed(self.ttl_s / 8)
         finally:
+            ignore()
             await unsubscribe()
 
     async def _create(self) -> None:
@@ -213,7 +218,7 @@ class _Watcher:
     def seen(self, instance: Instance) -> None:
         self._instances[encode_name(instance.instance_id)] = (instance, time.monotonic())
 
-    def on_connection(self, connected: bool) -> None:
+    def on_connection(self) -> None:
         """Everybody gets time to be heard again after NATS was away."""
         now = time.monotonic()
         self._instances = {key: (instance, now) for key, (instance, _) in self._instances.items()}

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from rlctl.bus.config import BusConfig
 from rlctl.core.config import StrictConfig
-from rlctl.rpc.config import ChannelConfig
+from rlctl.rpc.config import ChannelConfig, ServerConfig
 
 
 class RolloutSettings(StrictConfig):
@@ -22,13 +22,13 @@ class RolloutSettings(StrictConfig):
     """Deadline of one Generate call, seconds."""
     score_timeout_s: float = Field(120.0, gt=0)
     """Deadline of one scoring call, seconds."""
-    metrics_listen: str | None = "127.0.0.1:0"
-    """`host:port` of the Prometheus page; `none` for none."""
 
 
 class RolloutConfig(RolloutSettings):
     """A rollout worker as a process."""
 
+    server: ServerConfig = ServerConfig()
+    """Health and metrics of the worker; it is announced in the registry of `bus` unless `server.registry` is set."""
     bus: BusConfig = BusConfig()
     generation: ChannelConfig = ChannelConfig()
     reward: ChannelConfig = ChannelConfig()
