@@ -14,7 +14,7 @@ import grpc.aio
 import pytest
 
 from rlctl.clients import blocking
-from rlctl.clients.critic import PART_BYTES, CriticClient
+from rlctl.clients.critic import CriticClient
 from rlctl.clients.generation import GenerationClient
 from rlctl.clients.requests import split, with_request_id
 from rlctl.clients.weights import WeightsClient
@@ -30,7 +30,7 @@ from rlctl.core.errors import (
 from rlctl.rpc.config import ChannelConfig, ServerConfig
 from rlctl.rpc.portal import Portal
 from rlctl.rpc.service import Health, RunningService, start
-from rlctl.v1 import critic_pb2, generation_pb2, weights_pb2
+from rlctl.v1 import critic_pb2, generation_pb2, reward_pb2, weights_pb2
 from rlctl.v1.critic_pb2_grpc import CriticServiceServicer, add_CriticServiceServicer_to_server
 from rlctl.v1.generation_pb2_grpc import GenerationServiceServicer, add_GenerationServiceServicer_to_server
 from rlctl.v1.tensor_pb2 import TokenSequence
@@ -141,14 +141,12 @@ async def test_a_stream_comes_piece_by_piece_and_ends_on_both_sides(everything, 
 
 async def test_a_stream_that_began_is_not_begun_again(everything, connect) -> None:
     client = GenerationClient(connect(everything[1]))
-    pieces = []
+    stream = client.stream_text("once fail")
+    assert await anext(stream) == "once "
     with pytest.raises(UnavailableError, match="engine is restarting"):
-        async for piece in client.stream_text("once fail"):
-            pieces.append(piece)
-    assert pieces == ["once "]
+        await anext(stream)
     with pytest.raises(DeadlineError, match="engine is restarting"):
-        async for piece in client.stream_text("fail", timeout_s=0.5):
-            pieces.append(piece)
+        await anext(client.stream_text("fail", timeout_s=0.5))
 
 
 def sequence(tokens: int) -> critic_pb2.TrainSequence:
@@ -167,6 +165,15 @@ async def test_a_training_batch_over_the_message_limit_is_sent_in_parts(everythi
     assert hosted.parts[1:] == ["sequences"] * 3
 
 
+async def test_parts_keep_to_a_smaller_message_limit(everything, connect) -> None:
+    hosted, address = everything
+    client = CriticClient(connect(address, max_message_mb=1))
+    await client.train(critic_pb2.TrainHeader(epoch=2, num_sequences=4), [sequence(100_000)] * 4)
+    assert hosted.parts == ["header", *["sequences"] * 4]
+    with pytest.raises(ResourceExhaustedError, match="item 0 takes"):
+        await client.train(critic_pb2.TrainHeader(epoch=2, num_sequences=1), [sequence(200_000)])
+
+
 async def test_training_is_refused_or_fails_once_only(everything, connect) -> None:
     hosted, address = everything
     client = CriticClient(connect(address))
@@ -178,14 +185,13 @@ async def test_training_is_refused_or_fails_once_only(everything, connect) -> No
 
 
 def test_items_are_split_in_order_and_an_item_too_large_is_told() -> None:
-    sizes = [10, 10, 25, 1, 30]
-    batch = [TokenSequence(prompt_ids=[1] * (size - 2)) for size in sizes]
+    batch = [reward_pb2.ScoreItem(prompt="x" * size) for size in (8, 8, 23, 0, 28)]
+    assert [one.ByteSize() for one in batch] == [10, 10, 25, 0, 30]
     parts = list(split(batch, 36))
-    assert [[one.ByteSize() for one in part] for part in parts] == [[10, 10], [25], [0], [30]] or [
-        [one.ByteSize() for one in part] for part in parts
-    ] == [[10, 10], [25], [1, 30]]
+    assert [[one.ByteSize() for one in part] for part in parts] == [[10, 10], [25], [0], [30]]
     assert [one for part in parts for one in part] == batch
-    assert all(critic_pb2.TrainPart(sequences=[]).ByteSize() <= 36 for part in parts)
+    assert [len(part) for part in split(batch, 200)] == [5]
+    assert all(reward_pb2.ScoreRequest(items=part).ByteSize() <= 36 for part in parts)
     with pytest.raises(ResourceExhaustedError, match="item 2 takes 31 bytes; a message holds 30 at most"):
         list(split(batch, 30))
 
@@ -239,7 +245,7 @@ async def test_an_update_of_a_replica_that_is_silent_or_gone_ends_in_time(everyt
 
 
 def test_blocking_clients_do_the_same_without_await(threaded) -> None:
-    hosted, address = threaded
+    _, address = threaded
     config = ChannelConfig(addresses=[address], timeout_s=20)
     with blocking.GenerationClient(config) as client:
         client.ready(timeout_s=20)
@@ -310,4 +316,3 @@ async def test_a_program_without_torch_generates_and_scores_text(everything, ser
     assert imported == []
     assert heavy == []
     assert (texts, rewards) == (["MADE WITHOUT TORCH"], [18.0])
-    assert ChannelConfig().max_message_mb << 20 > PART_BYTES

@@ -103,10 +103,12 @@ async def test_other_clients_see_code_message_and_details(serve) -> None:
     assert "grpc-status-details-bin" in dict(caught.value.trailing_metadata())
 
 
-async def test_a_defect_shows_its_trace_in_the_log_only(serve, connect, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_defect_shows_its_trace_in_the_log_only(
+    serve, connect, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     service = await serve(LengthService())
     client = RewardClient(connect(service.address))
-    logging.getLogger("rlctl").propagate = True
+    monkeypatch.setattr(logging.getLogger("rlctl"), "propagate", True)
     with caplog.at_level(logging.ERROR, "rlctl.rpc"), pytest.raises(InternalError) as caught:
         await client.score(items("crash"))
     assert "secret detail" not in caught.value.message

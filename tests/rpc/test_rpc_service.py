@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
-import textwrap
+import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -18,10 +19,12 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from rlctl.bus.config import BusConfig
+from rlctl.bus.server import NatsServer
 from rlctl.clients.reward import RewardClient
 from rlctl.core.errors import ConfigError, NotFoundError, UnavailableError
 from rlctl.rpc.config import ServerConfig
-from rlctl.rpc.service import RunningService, start
+from rlctl.rpc.service import RunningService, _serve, start
 from rlctl.v1.reward_pb2_grpc import RewardServiceStub
 from support.scoring import SERVICE, LengthService, items
 
@@ -212,7 +215,8 @@ def spawn(tmp_path: Path):  # type: ignore[no-untyped-def]
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             address = listen or f"127.0.0.1:{probe.getsockname()[1]}"
-        program = textwrap.dedent(PROGRAM).format(path=[p for p in sys.path if p], mode=mode, listen=address)
+        path = [entry for entry in sys.path if entry]
+        program = PROGRAM.format(path=path, mode=mode, listen=address)
         process = subprocess.Popen(
             [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -255,6 +259,47 @@ async def test_a_bad_setting_ends_the_process_with_1_and_words(spawn) -> None:
     assert process.returncode == 1
     assert "ERROR reward: listen: '0.0.0.0:0' can be reached from outside this machine, so it needs TLS" in err
     assert "Traceback" not in err
+
+
+async def test_a_killed_process_costs_a_safe_call_nothing(spawn, connect) -> None:
+    process, address = spawn("plain")
+    client = RewardClient(connect(address, timeout_s=60.0))
+    await client.score(items("x"))
+    call = asyncio.create_task(client.score(items("wait")))
+    await asyncio.sleep(0.3)
+    process.kill()
+    await asyncio.to_thread(process.wait, timeout=10)
+    assert not call.done()
+    hosted = LengthService()
+    hosted.servicer.release.set()
+    again = await start("reward", ServerConfig(listen=address, metrics_listen=None), hosted)
+    assert (await call).scores[0].reward == 3
+    assert hosted.servicer.calls == 1
+    await again.stop()
+
+
+async def test_a_service_that_lost_nats_for_good_ends_with_1(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = NatsServer(tmp_path / "nats")
+    registry = BusConfig(url=server.start())
+    hosted = LengthService()
+    service = RunningService("reward", ServerConfig(metrics_listen=None, registry=registry), hosted)
+    try:
+        serving = asyncio.create_task(_serve(service, threading.Event()))
+        async with asyncio.timeout(20):
+            while not service.health.serving:
+                await asyncio.sleep(0.01)
+        # The server ends connections that break its protocol; this one is a message over its hard limit.
+        assert service._bus is not None
+        await service._bus.connection._nats._send_command(b"PUB x 999999999\r\n")
+        await service._bus.connection._nats._flush_pending()
+        monkeypatch.setattr(logging.getLogger("rlctl"), "propagate", True)
+        assert await asyncio.wait_for(serving, 20) == 1
+    finally:
+        server.stop()
+    assert hosted.closed == 1
+    assert "the connection to NATS is lost for good; start the service again" in caplog.text
 
 
 async def _signal(process: subprocess.Popen[str]) -> None:

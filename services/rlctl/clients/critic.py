@@ -10,8 +10,10 @@ from rlctl.rpc.pool import Pool
 from rlctl.v1 import critic_pb2 as pb
 from rlctl.v1.critic_pb2_grpc import CriticServiceStub
 
-#: Bytes of sequences in one part of a Train stream.
-PART_BYTES = 16 << 20
+#: Bytes of sequences in one part of a Train stream, where the message limit allows it.
+_PART_BYTES = 16 << 20
+#: Bytes of a part beside its sequences, at most.
+_PART_OVERHEAD = 64
 
 
 class CriticClient:
@@ -34,8 +36,9 @@ class CriticClient:
         self, header: pb.TrainHeader, sequences: Iterable[pb.TrainSequence], *, timeout_s: float | None = None
     ) -> pb.TrainResponse:
         """One optimizer step over the sequences, sent in parts under the message limit."""
+        limit = min(_PART_BYTES, (self.pool.config.max_message_mb << 20) - _PART_OVERHEAD)
         parts = [pb.TrainRequest(header=header)]
-        for some in split(sequences, PART_BYTES):
+        for some in split(sequences, limit):
             parts.append(pb.TrainRequest(sequences=pb.TrainPart(sequences=some)))
         answer = await self.pool.call(CriticServiceStub, "Train", parts, timeout_s=timeout_s)
         return cast(pb.TrainResponse, answer)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rlctl.bus.registry import Instance
 
 #: A health stream is opened anew so often, seconds; one that then says nothing is of a server that hangs.
-_WATCH_S = 20.0
+_WATCH_S = 10.0
 _SHORTEST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 

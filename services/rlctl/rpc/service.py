@@ -237,5 +237,5 @@ async def _closed(bus: Bus) -> None:
 
 async def _wait(event: threading.Event) -> None:
     """A signal handler sets the event between two steps of the loop, so the loop looks."""
-    while not event.is_set():  # noqa: ASYNC110 - the handler cannot wake the loop
+    while not event.is_set():
         await asyncio.sleep(0.1)
