@@ -1,0 +1,117 @@
+"""`python -m rlctl.launch.warmup OUT SEED`: builds the small arithmetic model and teaches it half of addition.
+
+A process of its own, so that neither torch nor a process group enters the launcher. It writes the model to OUT and
+its progress to standard output, one JSON object a line (the fields of `Progress`); all else goes to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TextIO
+
+from rlctl.core import log
+from rlctl.core.errors import RlctlError
+from rlctl.core.process import set_threads
+from rlctl.data.config import SupervisedDataConfig, TaskConfig
+from rlctl.learner.config import LearnerConfig, OptimizerConfig
+from rlctl.trainer.sft_config import AccuracyStop, SFTConfig
+
+#: Part of the cache's key: grows with every change of the model, its data or its training.
+VERSION = 1
+#: Steps that most seeds take; what the time left is told by.
+USUAL_STEPS = 450
+
+#: Sums of two numbers with one or two digits. `b + a` lies in the same part as `a + b`; the quickstart recipe trains
+#: on `rl`, tunes on `dev` and tests on `test`, so its data settings must be these.
+SUMS = TaskConfig(
+    name="chain_sum",
+    size=60_000,
+    parameters={"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2},
+)
+SPLITS = {"sft": 0.42, "rl": 0.45, "dev": 0.06, "test": 0.07}
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the warm-up is."""
+
+    step: int
+    accuracy: float
+    """On held-out sums."""
+    seconds: float
+    """Since its first step."""
+
+
+def data(split: str, seed: int = 0) -> SupervisedDataConfig:
+    """A part of the sums, in the order of `seed`."""
+    return SupervisedDataConfig(
+        task=SUMS,
+        include=r"\+",
+        unique=True,
+        splits=SPLITS,
+        split_key=r"\d+",
+        split=split,
+        seed=seed,
+        max_prompt_len=64,
+        max_response_len=8,
+    )
+
+
+def settings(model: Path, output: Path, seed: int) -> SFTConfig:
+    """The warm-up: until half of the held-out sums come out right, which leaves reinforcement learning its half."""
+    return SFTConfig(
+        seed=seed,
+        model=str(model),
+        output=output,
+        steps=1500,
+        batch_size=64,
+        data=data("sft", seed),
+        eval_data=data("dev"),
+        eval_steps=10,
+        stop=AccuracyStop(accuracy=0.5, watch_above=0.2, watch_steps=1),
+        learner=LearnerConfig(
+            dtype="float32",
+            zero_stage=0,
+            threads=1,
+            optimizer=OptimizerConfig(lr=3e-3, betas=(0.9, 0.95), warmup_steps=20),
+        ),
+    )
+
+
+def warm_up(output: Path, seed: int, progress: TextIO) -> None:
+    """Writes the warmed-up model and tokenizer to `output`. Raises what `train_sft` raises."""
+    from rlctl.models.arithmetic import write_untrained
+    from rlctl.trainer.sft import SFTProgress, train_sft
+
+    def report(reached: SFTProgress) -> None:
+        assert reached.held_out is not None
+        line = Progress(reached.step, reached.held_out.accuracy, reached.seconds)
+        progress.write(json.dumps(asdict(line)) + "\n")
+        progress.flush()
+
+    with tempfile.TemporaryDirectory(dir=output.parent) as folder:
+        write_untrained(Path(folder), seed)
+        train_sft(settings(Path(folder), output, seed), report)
+
+
+def main() -> int:
+    logger = log.setup("warmup")
+    set_threads(1)
+    # Libraries print where they like: standard output is kept for the progress.
+    progress = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    try:
+        warm_up(Path(sys.argv[1]), int(sys.argv[2]), progress)
+    except RlctlError as error:
+        logger.error("%s", error.message)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
