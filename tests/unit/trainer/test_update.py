@@ -6,7 +6,6 @@ from concurrent.futures import Future
 
 import pytest
 import torch
-from support.tiny import tiny_llama
 from transformers import AutoModelForCausalLM
 
 from rlctl.learner.learner import Learner
@@ -16,6 +15,7 @@ from rlctl.trainer.experience import estimate, read
 from rlctl.trainer.metrics_table import meaning
 from rlctl.trainer.update import Updater, minibatches
 from rlctl.v1 import generation_pb2, journal_pb2, rollout_pb2
+from support.tiny import tiny_llama
 
 PROMPTS = [[1, 20, 21, 22], [1, 30, 31]]
 RESPONSES = [[[5, 6, 2], [7, 2]], [[8, 9, 10, 11], [12, 2]]]

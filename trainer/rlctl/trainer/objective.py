@@ -42,7 +42,7 @@ def policy_objective(settings: TrainingSettings, beta: float) -> LossFn:
 
         tokens = batch.mask_BT.sum()
         term = _policy_term(settings, batch, batch.logprobs_BT)
-        metrics = dict(term.metrics)
+        metrics: dict[str, tuple[Tensor | float, Tensor | float]] = {**term.metrics}
         total = mean(term.loss_BT)
         if settings.kl.as_loss and settings.needs_reference:
             kl_BT = kl_per_token(batch.logprobs_BT, batch.fields["ref_logprobs"], batch.mask_BT, settings.kl.estimator)

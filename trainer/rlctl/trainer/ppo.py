@@ -62,10 +62,10 @@ class Coordinator:
 
     def run(self) -> None:
         """Trains until the last step, or until asked to stop. The progress is that of the last commit."""
-        for settled in self._commits.to_replay(self._progress):
-            logger.info("replaying step %d from the journal", settled.step)
+        for recorded in self._commits.to_replay(self._progress):
+            logger.info("replaying step %d from the journal", recorded.step)
             self._status.update(state=trainer_pb2.TRAINER_STATE_REPLAYING, step=self._progress.step)
-            self._update(settled, PhaseTimer(), publish=False)
+            self._update(recorded, PhaseTimer(), publish=False)
         self._wait_for_services()
         self._services.sync.publish(self._progress.step)
         if self._progress.step == 0 and not self._metrics.evaluations():

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from rlctl.data.cursor import PromptCursor
 from rlctl.data.prompts import PromptDataset, load_prompts
@@ -65,7 +66,7 @@ def _learner(config: TrainerConfig, folder: Path) -> Learner:
     return Learner(model, config.actor, total_steps=steps)
 
 
-def _register(config: TrainerConfig, ranks: Ranks, learner: Learner, tokenizer: object, prompt_ids: list[int]) -> None:
+def _register(config: TrainerConfig, ranks: Ranks, learner: Learner, tokenizer: PreTrainedTokenizerBase, prompt_ids: list[int]) -> None:
     """The commands that need the learner alone."""
 
     def export(_payload: bytes) -> Iterator[tuple[str, torch.Tensor]] | None:
@@ -99,7 +100,7 @@ def _train(
     ranks: Ranks,
     learner: Learner,
     prompts: PromptDataset,
-    tokenizer: object,
+    tokenizer: PreTrainedTokenizerBase,
 ) -> None:
     controls = Controls()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -134,7 +135,7 @@ def _replay(
     ranks: Ranks,
     learner: Learner,
     prompts: PromptDataset,
-    tokenizer: object,
+    tokenizer: PreTrainedTokenizerBase,
 ) -> None:
     services = ReplayServices(config, portal)
     journal = Journal(config.run_dir / "journal")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rlctl.trainer.progress import Progress
@@ -31,15 +32,14 @@ class Status:
             run=run, total_steps=total_steps, state=trainer_pb2.TRAINER_STATE_STARTING
         )
 
-    def update(self, **fields: object) -> None:
+    def update(self, metrics: Mapping[str, float] | None = None, **fields: object) -> None:
         """Sets fields of GetStatusResponse; `metrics` replaces the map."""
         with self._lock:
             for name, value in fields.items():
-                if name == "metrics":
-                    self._message.metrics.clear()
-                    self._message.metrics.update(value)  # type: ignore[arg-type]
-                else:
-                    setattr(self._message, name, value)
+                setattr(self._message, name, value)
+            if metrics is not None:
+                self._message.metrics.clear()
+                self._message.metrics.update(metrics)
             self._message.ledger.CopyFrom(self._progress.ledger.message())
             self._lock.notify_all()
 

@@ -123,7 +123,7 @@ def minibatches(sequences: list[Sequence], config: TrainerConfig, step: int) -> 
     A batch without a trained token is left out.
     """
     for number in range(config.train.passes):
-        order = range(len(sequences))
+        order = list(range(len(sequences)))
         if config.train.minibatches > 1:
             generator = torch.Generator().manual_seed((config.seed << 40) + (step << 8) + number)
             order = torch.randperm(len(sequences), generator=generator).tolist()
