@@ -76,7 +76,7 @@ def offsets(entries: Sequence[Entry]) -> tuple[list[int], int]:
 
 def digest(data: torch.Tensor) -> bytes:
     """xxh3-128 of a uint8 tensor's bytes (16 bytes); a tensor on a GPU is copied to the CPU for it."""
-    return xxhash.xxh3_128_digest(memoryview(data.cpu().numpy()))
+    return xxhash.xxh3_128_digest(data.cpu().numpy().data)
 
 
 def entry_of(name: str, dtype: str, shape: Sequence[int]) -> Entry:

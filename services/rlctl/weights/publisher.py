@@ -167,8 +167,8 @@ class Publisher:
             group, broken = None, None
             try:
                 group = self._meeting.depart(name, self._backend, world_size)
-            except UnavailableError as error:
-                broken = error
+            except UnavailableError as reason:
+                broken = reason
             concurrent.futures.wait(calls.values(), self._timeout_s)
             for member in cohort:
                 error = (
