@@ -58,7 +58,7 @@ class Batcher(Generic[Item, Result]):
         self._size = size
         self._more_coming = more_coming
         self._waiting: list[_Entry[Item, Result]] = []
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def submit(self, items: list[Item]) -> list[Result]:
@@ -68,11 +68,19 @@ class Batcher(Generic[Item, Result]):
         loop = asyncio.get_running_loop()
         entry = _Entry[Item, Result](items, [self._size(item) for item in items], loop.create_future())
         self._waiting.append(entry)
-        if sum(len(other.items) for other in self._waiting) >= self._max_items or not self._more_coming():
+        if sum(len(other.items) for other in self._waiting) >= self._max_items:
             self._flush()
+        elif not self._more_coming():
+            # Those who came in the same turn of the loop as the last one are still about to submit.
+            self._schedule(loop.call_soon(self._flush))
         elif self._timer is None:
-            self._timer = loop.call_later(self._wait_s, self._flush)
+            self._schedule(loop.call_later(self._wait_s, self._flush))
         return await entry.done
+
+    def _schedule(self, timer: asyncio.Handle) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = timer
 
     def _flush(self) -> None:
         if self._timer is not None:
@@ -95,6 +103,11 @@ class Batcher(Generic[Item, Result]):
                 await asyncio.gather(*(self._run([entry]) for entry in batch))
             elif not batch[0].done.done():
                 batch[0].done.set_exception(error)
+            return
+        except Exception as error:
+            for entry in batch:
+                if not entry.done.done():
+                    entry.done.set_exception(error)
             return
         for entry in batch:
             if not entry.done.done():

@@ -22,7 +22,7 @@ def generate_request(task: PromptTask) -> GenerateRequest:
 
 
 def check_samples(task: PromptTask, response: GenerateResponse) -> None:
-    """Raises UnavailableError for aborted samples, which are worth another try, and InternalError for a wrong number."""
+    """Raises UnavailableError for aborted samples (worth another try), InternalError for a wrong number of them."""
     wanted = task.sampling.n if task.sampling.HasField("n") else 1
     if len(response.samples) != wanted:
         raise InternalError(f"{wanted} samples were asked for and {len(response.samples)} came back")

@@ -2,7 +2,7 @@
 
 | name | labels | meaning |
 |---|---|---|
-| `rlctl_rollout_groups_total` | result | prompt groups settled: `stored`, `failed` (stored with an error), `skipped` (had one) |
+| `rlctl_rollout_groups_total` | result | groups settled: `stored`, `failed` (stored as an error), `skipped` |
 | `rlctl_rollout_samples_total` | | samples stored |
 | `rlctl_rollout_tokens_total` | | response tokens stored |
 | `rlctl_rollout_reward_errors_total` | | samples stored without a reward |

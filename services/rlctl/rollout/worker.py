@@ -71,8 +71,8 @@ class Worker:
         self._reference = ReferenceClient(pools["reference"])
         self._in_phase: Counter[str] = Counter()
         self._calls: Counter[str] = Counter()
-        self._groups: set[asyncio.Task[None]] = set()
-        self._changed = asyncio.Event()
+        self._groups = 0
+        self._freed = asyncio.Event()
         self._score = Batcher(
             self._call_score,
             max_items=config.score_batch,
@@ -85,37 +85,34 @@ class Worker:
         self._logprobs: dict[float, Batcher[TokenSequence, TokenFloats]] = {}
 
     async def run(self, consumer: Consumer[PromptTask]) -> None:
-        """Takes prompts as long as it has room for more."""
-        watcher = asyncio.create_task(self._watch_services())
+        """Takes prompts as long as it has room for more; those in work at its end are the consumer's to give back."""
         try:
-            while True:
-                free = self._config.concurrency - len(self._groups)
-                if free > 0:
-                    for delivery in await consumer.fetch(free, _FETCH_S):
-                        self._groups.add(asyncio.create_task(self._handle(delivery)))
-                else:
-                    await asyncio.wait(self._groups, return_when=asyncio.FIRST_COMPLETED)
-                self._reap()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._watch_services())
+                while True:
+                    for delivery in await consumer.fetch(await self._room(), _FETCH_S):
+                        self._groups += 1
+                        tasks.create_task(self._handle(delivery))
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
         finally:
-            watcher.cancel()
-            await self._abandon()
+            await asyncio.gather(self._score.close(), *(batcher.close() for batcher in self._logprobs.values()))
 
-    def _reap(self) -> None:
-        done = {task for task in self._groups if task.done()}
-        self._groups -= done
-        for task in done:
-            task.result()
-
-    async def _abandon(self) -> None:
-        """Cancels the groups in work; their prompts go back when the consumer is closed."""
-        for task in self._groups:
-            task.cancel()
-        await asyncio.gather(*self._groups, return_exceptions=True)
-        self._groups.clear()
-        for batcher in [self._score, *self._logprobs.values()]:
-            await batcher.close()
+    async def _room(self) -> int:
+        """How many more groups may be in work, once that is at least one."""
+        while self._groups >= self._config.concurrency:
+            self._freed.clear()
+            await self._freed.wait()
+        return self._config.concurrency - self._groups
 
     async def _handle(self, delivery: Delivery[PromptTask]) -> None:
+        try:
+            await self._answer(delivery)
+        finally:
+            self._groups -= 1
+            self._freed.set()
+
+    async def _answer(self, delivery: Delivery[PromptTask]) -> None:
         task = delivery.message
         if not await self._bus.is_open(task.id):
             log.info("prompt group %s has its rollout already", group_key(task.id))
