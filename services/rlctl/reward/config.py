@@ -38,9 +38,15 @@ class ScorerConfig(StrictConfig):
     batch_tokens: int = Field(16384, ge=64)
     """Tokens of one forward of the reward model."""
     timeout_s: float = Field(30.0, gt=0)
-    """A call that takes longer is killed and its items have no reward, seconds."""
+    """A call that takes longer is ended, seconds; code in a process of its own (kinds `function` and `task`) then gets
+    its items one by one, within as long again."""
     memory_mb: int = Field(4096, ge=64)
-    """Memory limit of the process a user's function runs in, MiB."""
+    """Memory limit of the process that a user's function or a task's verifier runs in, MiB."""
+
+    @property
+    def label(self) -> str:
+        """Name in the components."""
+        return self.name or self.kind
 
     @model_validator(mode="after")
     def _complete(self) -> ScorerConfig:
@@ -53,12 +59,20 @@ class ScorerConfig(StrictConfig):
 class RewardSettings(StrictConfig):
     """Where rewards come from."""
 
-    scorers: list[ScorerConfig] = [ScorerConfig(kind="grader")]
+    scorers: list[ScorerConfig] = Field([ScorerConfig(kind="grader")], min_length=1)
     """Sources of rewards; the reward is their weighted sum."""
     threads: int = Field(1, ge=1)
     """CPU threads of reward models."""
     trust_remote_code: bool = False
     """Run Python code that comes with a model."""
+
+    @model_validator(mode="after")
+    def _names(self) -> RewardSettings:
+        labels = [scorer.label for scorer in self.scorers]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise ValueError(f"two scorers are named {label!r}: give each a name of its own")
+        return self
 
 
 class RewardConfig(RewardSettings):
