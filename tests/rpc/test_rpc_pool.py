@@ -139,6 +139,24 @@ async def test_nowhere_to_look_is_told(connect) -> None:
         await connect("localhost").ready()
 
 
+async def test_closing_a_pool_ends_its_calls_with_an_error_of_ours(serve, connect) -> None:
+    hosted = LengthService()
+    pool = connect((await serve(hosted)).address)
+    call = asyncio.create_task(pool.call(RewardServiceStub, "Score", items("wait")))
+    safe = asyncio.create_task(RewardClient(pool).score(items("wait")))
+    await until(lambda: hosted.servicer.calls == 2)
+    ready = asyncio.create_task(pool.ready(2))
+    await asyncio.sleep(0)
+    begin = time.monotonic()
+    await pool.close()
+    with pytest.raises(UnavailableError, match="was closed here"):
+        await call
+    for waiting in (safe, ready):
+        with pytest.raises(UnavailableError, match="pool of reward is closed"):
+            await waiting
+    assert time.monotonic() - begin < 2
+
+
 async def test_a_closed_pool_says_so(serve, connect) -> None:
     pool = connect((await serve(LengthService())).address)
     await pool.ready()
@@ -197,6 +215,36 @@ async def test_replicas_are_found_in_the_registry_as_they_come_and_go(registered
         await one.stop()
         await until(lambda: [instance.address for instance in pool.instances()] == [two.address])
         assert (await RewardClient(pool).score(items("x"))).scores[0].reward == 3
+
+
+async def test_a_replica_that_drains_answers_what_it_has(registered, registry: Registry) -> None:
+    hosted = LengthService()
+    service = await registered(hosted, drain_s=10)
+    async with Pool("reward", ChannelConfig(timeout_s=20), registry) as pool:
+        call = asyncio.create_task(RewardClient(pool).score(items("wait")))
+        await hosted.servicer.waiting.wait()
+        stopping = asyncio.create_task(service.stop())
+        async with asyncio.timeout(10):
+            while await registry.list("reward"):
+                await asyncio.sleep(0.02)
+        await asyncio.sleep(0.5)
+        assert not call.done()
+        hosted.servicer.release.set()
+        assert (await call).scores[0].reward == 3
+        await stopping
+        await until(lambda: pool.instances() == [])
+
+
+async def test_a_replica_that_serves_is_kept_though_the_registry_lost_it(registered, registry: Registry) -> None:
+    service = await registered(LengthService())
+    async with Pool("reward", ChannelConfig(timeout_s=10), registry) as pool:
+        await pool.ready(timeout_s=20)
+        await service._announcement.withdraw()
+        await asyncio.sleep(0.5)
+        assert await registry.list("reward") == []
+        assert (await RewardClient(pool).score(items("x"))).scores[0].reward == 3
+        await service.health.set_serving(False)
+        await until(lambda: pool.instances() == [])
 
 
 async def test_what_a_service_says_of_itself_reaches_the_pool(registered, registry: Registry) -> None:

@@ -63,6 +63,13 @@ async def test_tls_serves_outside_loopback_to_those_who_know_the_authority(
         await RewardClient(plain).score(items("x"))
 
 
+async def test_listening_everywhere_needs_an_address_to_tell(serve, authority: Authority) -> None:
+    pair = authority.issue("server")
+    tls = {"cert": pair.cert, "key": pair.key}
+    with pytest.raises(ConfigError, match="set advertise to the host:port that clients reach"):
+        await serve(LengthService(), listen="0.0.0.0:0", tls=tls, registry={"url": "nats://127.0.0.1:1"})
+
+
 async def test_a_server_name_other_than_the_address_is_checked(serve, connect, authority: Authority) -> None:
     pair = authority.issue("generation.internal")
     service = await serve(LengthService(), tls={"cert": pair.cert, "key": pair.key})

@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from rlctl.core.errors import ConfigError, ResourceExhaustedError
+from rlctl.core.errors import ConfigError, ResourceExhaustedError, UnavailableError
 from rlctl.rpc import auth
 from rlctl.rpc.address import is_loopback, split_address
 from rlctl.rpc.config import ChannelConfig
@@ -32,6 +32,7 @@ class Channel:
         self.service = service
         self.address = address
         self.timeout_s = config.timeout_s
+        self._closed = False
         host, _ = split_address(address, "addresses")
         token = auth.read_token(config.token_file)
         if token is not None and config.tls is None and not is_loopback(host):
@@ -82,6 +83,11 @@ class Channel:
             return await function(argument, timeout=timeout, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, method=name, address=self._who(), timeout_s=timeout) from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._closed and task is not None and not task.cancelling():
+                raise UnavailableError(f"{name}: the connection to {self._who()} was closed here") from None
+            raise
 
     async def stream(
         self, stub_class: StubClass, method: str, request: Message, *, timeout_s: float | None = None
@@ -106,7 +112,8 @@ class Channel:
         return Duplex(self, name, function(timeout=timeout, metadata=self._metadata), timeout)
 
     async def close(self) -> None:
-        """Cancels the calls in flight and closes the connection."""
+        """Ends the calls in flight (UnavailableError) and closes the connection."""
+        self._closed = True
         await self._channel.close()
 
     def _method(self, stub_class: StubClass, method: str) -> tuple[str, Any]:

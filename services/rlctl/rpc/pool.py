@@ -56,6 +56,7 @@ class Pool:
         timeout = self.config.ready_timeout_s if timeout_s is None else timeout_s
         deadline = asyncio.get_running_loop().time() + timeout
         while len(self._serving()) < replicas:
+            self._check_open()
             if not await self._wait(deadline):
                 raise DeadlineError(
                     f"waited {timeout:g} s for {replicas} replica(s) of {self.service} to serve: {self._describe()}",
@@ -117,12 +118,13 @@ class Pool:
                 tries.failed(replica, error, retry)
 
     async def close(self) -> None:
-        """Cancels the calls in flight and forgets the replicas."""
+        """Ends the calls in flight (UnavailableError) and forgets the replicas."""
         self._closed = True
         if self._follower is not None:
             self._follower.cancel()
             await asyncio.wait({self._follower})
         replicas, self._replicas = list(self._replicas.values()), {}
+        self._changed()
         await asyncio.gather(*self._closing, *(replica.close() for replica in replicas))
 
     async def __aenter__(self) -> Pool:
@@ -133,9 +135,12 @@ class Pool:
     ) -> None:
         await self.close()
 
-    def _start(self) -> None:
+    def _check_open(self) -> None:
         if self._closed:
             raise UnavailableError(f"the pool of {self.service} is closed", reason="POOL_CLOSED")
+
+    def _start(self) -> None:
+        self._check_open()
         if self._change is not None:
             return
         self._change = asyncio.Event()
@@ -157,7 +162,7 @@ class Pool:
             await asyncio.sleep(1.0)
 
     def _list(self, instances: list[Instance]) -> None:
-        """Takes what the registry lists; one that it no longer lists stays for as long as it serves."""
+        """Takes what the registry lists; one that it no longer lists stays for as long as it serves or works."""
         listed = {instance.address: instance for instance in instances}
         for address, instance in listed.items():
             replica = self._replicas.get(address)
@@ -171,7 +176,7 @@ class Pool:
 
     def _changed(self) -> None:
         for address, replica in list(self._replicas.items()):
-            if not replica.listed and not replica.serving:
+            if not (replica.listed or replica.serving or replica.in_flight):
                 del self._replicas[address]
                 task = asyncio.get_running_loop().create_task(replica.close())
                 self._closing.add(task)
@@ -223,6 +228,7 @@ class _Tries:
     async def pick(self) -> Replica:
         """The replica with the fewest calls in flight that was not tried since the last pause."""
         while True:
+            self._pool._check_open()
             serving = self._pool._serving()
             fresh = [replica for replica in serving if replica not in self._tried]
             if fresh:

@@ -27,7 +27,7 @@ class Replica:
     """Follows the health of one address from `start()` to `close()`."""
 
     def __init__(self, instance: Instance, config: ChannelConfig, changed: Callable[[], None]) -> None:
-        """`changed` is called whenever `serving` or `status` has changed."""
+        """`changed` is called when `serving` or `status` has changed, and when an unlisted one ends a call."""
         self.instance = instance
         self.channel = Channel(instance.service, instance.address, config)
         self.serving = False
@@ -49,6 +49,8 @@ class Replica:
             yield self.channel
         finally:
             self.in_flight -= 1
+            if not self.listed:
+                self._changed()
 
     async def close(self) -> None:
         """Stops watching and closes the connection, cancelling the calls on it."""
