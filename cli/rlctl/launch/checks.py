@@ -6,7 +6,7 @@ import difflib
 import importlib.util
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rlctl.core.errors import ConfigError
@@ -27,11 +27,12 @@ HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 DATA_SUFFIXES = (".json", ".jsonl", ".csv", ".parquet")
 
 
-def check(recipe: Recipe, plan: Plan, *, ports: bool, gpus: int | None) -> None:
+def check(recipe: Recipe, plan: Plan, *, here: bool, ports: bool, gpus: int | None) -> None:
     """Raises one ConfigError that tells every fault found.
 
-    `ports`: also look whether fixed ports are free (not for a dry run of a run that is up). `gpus`: those there
-    are; None: trust the recipe's `cluster.nodes` and `cluster.gpus_per_node`.
+    `here`: the run is to start on this machine, with its keys and its memory. `ports`: also look whether fixed
+    ports are free (not while the run itself is up). `gpus`: those there are; None: trust `cluster.nodes` and
+    `cluster.gpus_per_node`.
     """
     faults = [
         *_lengths(recipe),
@@ -39,11 +40,12 @@ def check(recipe: Recipe, plan: Plan, *, ports: bool, gpus: int | None) -> None:
         *_models(recipe),
         *_data("data", recipe.data),
         *(_data("eval.data", recipe.eval.data) if recipe.eval.data is not None else ()),
-        *_files(recipe),
+        *_reward_functions(recipe),
+        *(_keys(recipe) if here else ()),
         *_software(recipe),
         *_cluster(recipe),
         *_listening(recipe, ports),
-        *_memory(plan),
+        *(_memory(plan) if here or recipe.cluster.device != "gpu" else ()),
         *_gpus(recipe, plan, gpus),
     ]
     if faults:
@@ -151,7 +153,7 @@ def _task(name: str, task: str) -> Iterator[str]:
         yield f"{name}: reasoning-gym has no task {task!r}: {hint}"
 
 
-def _files(recipe: Recipe) -> Iterator[str]:
+def _keys(recipe: Recipe) -> Iterator[str]:
     named: dict[str, Path | None] = {
         "server.token_file": recipe.server.token_file,
         "channel.token_file": recipe.channel.token_file,
@@ -163,8 +165,14 @@ def _files(recipe: Recipe) -> Iterator[str]:
             value = getattr(tls, part)
             if isinstance(value, Path):
                 named[f"{side}.tls.{part}"] = value
-    for index, scorer in enumerate(recipe.reward.scorers):
-        named[f"reward.scorers.{index}.path"] = scorer.path
+    yield from _missing(named)
+
+
+def _reward_functions(recipe: Recipe) -> Iterator[str]:
+    yield from _missing({f"reward.scorers.{i}.path": scorer.path for i, scorer in enumerate(recipe.reward.scorers)})
+
+
+def _missing(named: Mapping[str, Path | None]) -> Iterator[str]:
     for name, path in named.items():
         if path is not None and not path.expanduser().is_file():
             yield f"{name}: {path} does not exist: correct the path (it is relative to where rlctl is started)"
@@ -198,6 +206,8 @@ def _cluster(recipe: Recipe) -> Iterator[str]:
         yield "several machines need a NATS server that all of them reach: set nats_url (the run's own is on loopback)"
     if recipe.server.tls is None or recipe.channel.tls is None:
         yield "several machines talk over a network: set server.tls and channel.tls (docs/security.md)"
+    if cluster.interface.startswith("127."):
+        yield "several machines need cluster.interface, the beginning of their private addresses, such as '10.1.'"
 
 
 def _listening(recipe: Recipe, ports: bool) -> Iterator[str]:

@@ -103,7 +103,8 @@ class Host:
         """GPUs that Ray sees."""
         import ray
 
-        return int(ray.cluster_resources().get("GPU", 0))  # type: ignore[no-untyped-call]
+        resources: Any = ray.cluster_resources
+        return int(resources().get("GPU", 0))
 
     def place(self, processes: Sequence[ProcessSpec]) -> None:
         """Reserves the GPUs of all processes, once, before the first is started."""
@@ -116,11 +117,13 @@ class Host:
         """Starts the processes of a group at once; `life` counts their starts from 0."""
         import ray
 
-        nodes = ray.get([self._actor(spec).node.remote() for spec in group], timeout=120)
-        rendezvous = self._rendezvous(group, nodes)
+        begins = self._cluster.interface
+        places = ray.get([self._actor(spec).address.remote(begins) for spec in group], timeout=120)
+        rendezvous = self._rendezvous(group, [address for _, address in places])
         started = []
-        for spec, node in zip(group, nodes, strict=True):
+        for spec, (interface, address) in zip(group, places, strict=True):
             env = dict(spec.env) | rendezvous.get((spec.service, spec.rank), {})
+            env["GLOO_SOCKET_IFNAME"] = env["NCCL_SOCKET_IFNAME"] = interface
             env["CUDA_VISIBLE_DEVICES"] = ",".join(self._placement.seat(spec).gpu_ids) if spec.gpus else ""
             env[sweep.LAUNCH] = self._launch_id
             env[sweep.PROCESS] = f"{self._launch_id}/{spec.name}"
@@ -133,7 +136,7 @@ class Host:
                 str(self.log_path(spec.name)),
                 env,
                 os.getcwd(),
-                node["ip"],
+                address,
             )
             started.append(Running(spec, actor, reference, life))
         return started
@@ -204,16 +207,15 @@ class Host:
         return self._actors[spec.name]
 
     def _rendezvous(
-        self, group: Sequence[ProcessSpec], nodes: Sequence[dict[str, str]]
+        self, group: Sequence[ProcessSpec], addresses: Sequence[str]
     ) -> dict[tuple[str, int], dict[str, str]]:
         """Environment by which the ranks of a process of several ranks find each other; a new port each time."""
         import ray
 
         found: dict[tuple[str, int], dict[str, str]] = {}
-        for first, node in zip(group, nodes, strict=True):
+        for first, address in zip(group, addresses, strict=True):
             if first.rank or first.ranks == 1:
                 continue
-            address = "127.0.0.1" if self.embedded else node["ip"]
             port = ray.get(self._actor(first).free_port.remote(address), timeout=30)
             for rank in range(first.ranks):
                 found[first.service, rank] = {

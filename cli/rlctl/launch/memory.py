@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlctl.launch.prepare import ARITHMETIC
+
 MIB = 2**20
 TORCH_MB = 500
 DEEPSPEED_MB = 700
@@ -38,8 +40,13 @@ class ModelSize:
         return f"{self.parameters / 1e9:.2f} B" if self.parameters >= 1e8 else f"{self.parameters / 1e6:.1f} M"
 
 
+ARITHMETIC_SIZE = ModelSize(540_000, hidden=128, layers=3, vocabulary=320)
+
+
 def model_size(model: str) -> ModelSize | None:
     """Size of a model in a folder, from its weight files' headers; of a name such as `Qwen2.5-7B`, from the name."""
+    if model == ARITHMETIC:
+        return ARITHMETIC_SIZE
     folder = Path(model).expanduser()
     if folder.is_dir():
         parameters = sum(_parameters(path) for path in folder.glob("*.safetensors"))

@@ -41,7 +41,8 @@ class GpuPlacement:
         bundles = [{"GPU": count} for count in needed.values()]
         self._group = placement_group(bundles, strategy="PACK")
         if not self._group.wait(timeout_s):
-            free = ray.available_resources().get("GPU", 0)  # type: ignore[no-untyped-call]
+            resources: Any = ray.available_resources
+            free = resources().get("GPU", 0)
             remove_placement_group(self._group)
             wanted = ", ".join(f"{share} ({count})" for share, count in needed.items())
             raise ResourceExhaustedError(

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rlctl.core.errors import ConfigError
 from rlctl.launch import sweep
 from rlctl.launch.spec import NODE_IP
 
@@ -32,11 +33,18 @@ class ProcessActor:
         self._ended = -1
         self._lock = threading.Lock()
 
-    def node(self) -> dict[str, str]:
-        """Where this actor is: `node_id`, and `ip` as Ray's other machines reach it."""
-        import ray
+    def address(self, start: str) -> tuple[str, str]:
+        """(interface, address) of this machine whose IPv4 address begins with `start`. Raises ConfigError."""
+        import psutil
 
-        return {"node_id": ray.get_runtime_context().get_node_id(), "ip": str(ray.util.get_node_ip_address())}  # type: ignore[no-untyped-call]
+        for interface, addresses in psutil.net_if_addrs().items():
+            for one in addresses:
+                if one.family == socket.AF_INET and one.address.startswith(start):
+                    return interface, one.address
+        raise ConfigError(
+            f"machine {socket.gethostname()} has no address that begins with {start!r}: set cluster.interface to the "
+            "beginning of the private network's addresses"
+        )
 
     def free_port(self, address: str) -> int:
         with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:

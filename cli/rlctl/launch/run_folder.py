@@ -99,8 +99,8 @@ class RunFolder:
             last = self.launch()
             who = f"process {last.pid} on {last.host}" if last else "another process"
             raise FailedPreconditionError(
-                f"run {self.path.name!r} is at work already ({who}): watch it with `rlctl status {self.path.name}`, end it "
-                f"with `rlctl stop {self.path.name}`, or choose another name (name=...)",
+                f"run {self.path.name!r} is at work already ({who}): watch it with `rlctl status {self.path.name}`, "
+                f"end it with `rlctl stop {self.path.name}`, or choose another name (name=...)",
                 reason="RUN_IS_UP",
             ) from None
         self._lock = lock

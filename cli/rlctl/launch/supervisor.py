@@ -105,6 +105,13 @@ class Supervisor:
                 return False
         return False
 
+    def kill(self) -> None:
+        """Ends everything now."""
+        self._stopping = True
+        self._host.kill(self._running())
+        for group in self._groups.values():
+            group.running, group.start_at = [], None
+
     def close(self) -> None:
         """Ends everything in order: SIGTERM, time to drain, then the kill."""
         self._stopping = True

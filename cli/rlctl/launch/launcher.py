@@ -1,0 +1,257 @@
+"""`rlctl launch`: from a recipe to a finished run.
+
+checks ─► model ─► plan ─► Ray ─► nats-server ─► all other processes at once ─► watch ─► end in order
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import time
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+
+from rlctl.bus.config import BusConfig
+from rlctl.core.errors import DeadlineError, RlctlError
+from rlctl.launch import sweep
+from rlctl.launch.checks import busy, check
+from rlctl.launch.host import Host, watch
+from rlctl.launch.monitor import Monitor
+from rlctl.launch.plan import Planner
+from rlctl.launch.recipe import Recipe
+from rlctl.launch.report import print_plan, print_summary
+from rlctl.launch.restart import RestartPolicy
+from rlctl.launch.run_folder import RunFolder
+from rlctl.launch.spec import Plan
+from rlctl.launch.supervisor import Restart, Supervisor
+from rlctl.launch.view import View
+
+TICK_S = 0.5
+NATS_READY_S = 30.0
+DONE, STOPPED, FAILED = 0, 130, 1
+
+
+class Interrupts:
+    """Counts SIGINT and SIGTERM: the first asks for an orderly end, the second for a quick one."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def install(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._handle)
+
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
+        self.count += 1
+
+
+def dry_run(recipe: Recipe, console: Console) -> None:
+    """Checks a recipe and prints its plan; starts and fetches nothing. Raises ConfigError."""
+    folder = RunFolder(recipe.run_dir)
+    if folder.exists:
+        folder.refuse_other(recipe)
+    plan = _plan(recipe, recipe.model, recipe.nats_port or 4222)
+    check(recipe, plan, here=False, ports=not folder.is_up(), gpus=None)
+    print_plan(console, recipe, plan, recipe.model)
+    gpus = sum(process.gpus for process in plan.processes)
+    if gpus and not local_gpus():
+        console.print(
+            "note       this machine has no GPU: the plan is valid, but cannot be launched here", style="yellow"
+        )
+
+
+def launch(recipe: Recipe, console: Console, *, fresh: bool) -> int:
+    """Runs a recipe to its end, or goes on with it; 0 when done, 130 when stopped. Raises RlctlError."""
+    folder = RunFolder(recipe.run_dir)
+    plan = _plan(recipe, recipe.model, recipe.nats_port or 4222)
+    check(recipe, plan, here=True, ports=not folder.is_up(), gpus=None)
+    folder.take()
+    try:
+        if fresh and folder.exists:
+            folder.release()
+            console.print(f"the earlier run is kept in {folder.set_aside()}", markup=False, highlight=False)
+            folder.take()
+        if folder.exists:
+            folder.refuse_other(recipe)
+            if _is_done(folder, recipe):
+                _tell_done(folder, recipe, console)
+                return DONE
+        return _Session(recipe, folder, console).run()
+    finally:
+        folder.release()
+
+
+def local_gpus() -> int:
+    """GPUs of this machine, by their device files."""
+    return len(list(Path("/dev").glob("nvidia[0-9]*")))
+
+
+def _plan(recipe: Recipe, model: str, nats_port: int) -> Plan:
+    device = recipe.cluster.device
+    promised = recipe.cluster.gpus_per_node > 0 or local_gpus() > 0
+    return Planner(
+        recipe, model=model, nats_port=nats_port, gpu=device == "gpu" or (device == "auto" and promised)
+    ).plan()
+
+
+def _is_done(folder: RunFolder, recipe: Recipe) -> bool:
+    summary = folder.summary()
+    return summary.get("status") == "done" and summary["steps"] >= recipe.train.steps
+
+
+def _tell_done(folder: RunFolder, recipe: Recipe, console: Console) -> None:
+    print_summary(console, recipe.name, recipe.run_dir, folder.summary(), restarts=0)
+    steps = folder.summary()["steps"]
+    console.print(
+        f"This run is done. Go on with train.steps={2 * steps}, start anew with --fresh, or choose another name "
+        "(name=...).",
+        markup=False,
+        highlight=False,
+    )
+
+
+class _Session:
+    """One launch."""
+
+    def __init__(self, recipe: Recipe, folder: RunFolder, console: Console) -> None:
+        self._recipe = recipe
+        self._folder = folder
+        self._console = console
+        self._interrupts = Interrupts()
+        self._launch_id = secrets.token_hex(8)
+
+    def run(self) -> int:
+        recipe, folder = self._recipe, self._folder
+        last = folder.launch()
+        if last is not None and last.host == socket.gethostname():
+            sweep.sweep(sweep.LAUNCH, last.launch_id)
+        model = self._prepare_model()
+        port = self._nats_port(last.nats_port if last else 0)
+        plan = _plan(recipe, model, port)
+        check(recipe, plan, here=True, ports=False, gpus=None if recipe.cluster.ray_address else local_gpus())
+        print_plan(self._console, recipe, plan, model)
+        folder.write_recipe(recipe)
+        bus = BusConfig.model_validate(plan.of("trainer")[0].config["bus"])
+        folder.write_launch(self._launch_id, bus.url, port)
+        release = watch(self._launch_id)
+        os.environ[sweep.LAUNCH] = self._launch_id
+        host = Host(folder.path, recipe.cluster, self._launch_id)
+        try:
+            return self._supervised(host, plan, bus)
+        finally:
+            host.close()
+            release()
+
+    def _supervised(self, host: Host, plan: Plan, bus: BusConfig) -> int:
+        recipe = self._recipe
+        self._say("starting Ray" if host.embedded else f"joining Ray at {recipe.cluster.ray_address}")
+        host.open()
+        self._interrupts.install()
+        host.place(plan.processes)
+        policy = RestartPolicy(recipe.cluster.restarts, recipe.cluster.restart_window_s, time.monotonic)
+        view = View(self._console, plan, self._folder.path, recipe.train.steps)
+
+        def on_restart(restart: Restart) -> None:
+            view.restarts += 1
+            others = f", with {', '.join(restart.with_others)}" if restart.with_others else ""
+            view.say(f"{restart.name} {restart.why}: restarting it{others}")
+
+        supervisor = Supervisor(plan, host, policy, on_restart)
+        resumed = self._folder.checkpoint_step()
+        self._say(f"starting {len(plan.processes)} processes" + (f", going on from step {resumed}" if resumed else ""))
+        monitor = None
+        try:
+            if plan.of("nats"):
+                supervisor.start(lambda spec: spec.service == "nats")
+                self._wait_for_nats(supervisor, plan.of("nats")[0].config["port"])
+            supervisor.start()
+            monitor = Monitor(bus, recipe.channel)
+            with view:
+                code = self._watch(supervisor, view, monitor)
+            supervisor.close()
+        except RlctlError:
+            supervisor.close()
+            raise
+        finally:
+            if monitor is not None:
+                monitor.close()
+        return self._end(code, policy.total)
+
+    def _watch(self, supervisor: Supervisor, view: View, monitor: Monitor) -> int:
+        while not supervisor.tick(TICK_S):
+            view.update(monitor.snapshot, supervisor.alive())
+            if self._interrupts.count:
+                return self._stop(supervisor, view, monitor)
+        view.update(monitor.snapshot, supervisor.alive())
+        return DONE
+
+    def _stop(self, supervisor: Supervisor, view: View, monitor: Monitor) -> int:
+        """The first Ctrl-C: step and checkpoint end in order; the second: everything ends now."""
+        view.say("stopping: the step in hand is finished and committed; once more to stop at once")
+        asked = self._interrupts.count
+
+        def on_tick() -> None:
+            view.update(monitor.snapshot, supervisor.alive())
+            if self._interrupts.count > asked:
+                raise _Hurry
+
+        try:
+            committed = supervisor.stop(self._recipe.cluster.stop_timeout_s, on_tick)
+        except _Hurry:
+            supervisor.kill()
+            return STOPPED
+        if not committed:
+            view.say("the trainer did not end in order; the run goes on from its last checkpoint")
+        return STOPPED
+
+    def _end(self, code: int, restarts: int) -> int:
+        """Says what the run came to, or how to go on with it."""
+        recipe, summary = self._recipe, self._folder.summary()
+        done = _is_done(self._folder, recipe)
+        if summary and (done or code != DONE or summary.get("status") == "stopped"):
+            print_summary(self._console, recipe.name, recipe.run_dir, summary, restarts=restarts)
+        if done:
+            return DONE
+        step = self._folder.checkpoint_step()
+        from_where = f"from step {step}" if step is not None else "from the beginning"
+        self._say(f"stopped; the same command goes on {from_where}")
+        return STOPPED
+
+    def _prepare_model(self) -> str:
+        """The policy's folder, made or fetched if need be; on several machines its name, for each fetches it itself."""
+        recipe = self._recipe
+        if recipe.cluster.nodes > 1 or Path(recipe.model).expanduser().is_dir():
+            return recipe.model
+        from rlctl.launch.prepare import prepare_model
+
+        return str(prepare_model(recipe.model, recipe.seed, self._say))
+
+    def _nats_port(self, last: int) -> int:
+        """The port set, the one this run had, or a free one."""
+        for port in (self._recipe.nats_port, last):
+            if port and not busy("127.0.0.1", port):
+                return port
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            return int(probe.getsockname()[1])
+
+    def _wait_for_nats(self, supervisor: Supervisor, port: int) -> None:
+        deadline = time.monotonic() + NATS_READY_S
+        while not busy("127.0.0.1", port):
+            supervisor.tick(0.05)
+            if time.monotonic() > deadline:
+                raise DeadlineError(
+                    f"nats-server did not listen on port {port} within {NATS_READY_S:.0f} s: see "
+                    f"{self._folder.path}/logs/nats-0.log"
+                )
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False)
+
+
+class _Hurry(Exception):
+    """A second Ctrl-C."""
