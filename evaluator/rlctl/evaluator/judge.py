@@ -1,0 +1,230 @@
+"""Asks a model behind an OpenAI-compatible API for verdicts.
+
+Retries live here alone (the SDK's are off): busy answers and broken connections are tried again with growing, jittered
+pauses, final answers are not, and each call has one total deadline, because an API may send blank lines for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlctl.core.errors import ConfigError, RlctlError
+from rlctl.evaluator.config import JudgeConfig, PriceConfig
+from rlctl.evaluator.journal import Reply
+from rlctl.evaluator.prices import PRICES
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Defaults of a kind of judge."""
+
+    model: str
+    base_url: str
+    api_key_env: str
+    extra_body: Mapping[str, Any]
+
+
+PRESETS = {
+    "deepseek": Preset("deepseek-flash", "https://api.deepseek.com", "DEEPSEEK_API_KEY", {}),
+    "openai": Preset("gpt-5-mini", "https://api.openai.com/v1", "OPENAI_API_KEY", {}),
+    "local": Preset("", "http://127.0.0.1:8000/v1", "", {}),
+}
+
+#: Stops the whole run: no other record would fare better.
+STOPPING = {401: "the key is not accepted", 402: "the balance is used up", 403: "access is refused", 404: "not found"}
+#: Final for one record.
+FINAL = {400, 413, 422}
+
+
+class Stopped(RlctlError):
+    """The run cannot go on; what is there is kept. The message says how to go on."""
+
+    reason = "EVALUATION_STOPPED"
+
+
+class CallFailed(Exception):
+    """One call ended without a reply; the text says why."""
+
+
+@dataclass(frozen=True)
+class JudgeSpec:
+    """A judge with all defaults filled in."""
+
+    name: str
+    model: str
+    base_url: str
+    api_key: str
+    body: Mapping[str, Any]
+    max_tokens: int
+    price: PriceConfig | None
+    key_hint: str
+
+    @property
+    def identity(self) -> str:
+        """What a verdict depends on besides template and sample."""
+        return json.dumps([self.model, self.base_url, self.body, self.max_tokens], sort_keys=True)
+
+
+def resolve(config: JudgeConfig, environment: Mapping[str, str] = os.environ, *, need_key: bool = True) -> JudgeSpec:
+    """Fills in the preset and reads the key. Raises ConfigError naming what is missing."""
+    preset = PRESETS[config.preset]
+    model, base_url = config.model or preset.model, config.base_url or preset.base_url
+    variable = config.api_key_env or preset.api_key_env
+    if not model:
+        raise ConfigError(f"the judge {config.preset!r} needs a model: --judge-model NAME")
+    key = environment.get(variable, "") if variable else ""
+    if variable and not key and need_key:
+        raise ConfigError(
+            f"no key for the judge {config.preset!r}: set {variable} in the environment "
+            "(or --judge rules, which asks no model)"
+        )
+    body: dict[str, Any] = {"temperature": config.temperature}
+    if config.json_mode:
+        body["response_format"] = {"type": "json_object"}
+    if config.preset == "deepseek":
+        body["thinking"] = {"type": "enabled" if config.thinking else "disabled"}
+    body.update(preset.extra_body)
+    body.update(config.extra_body)
+    return JudgeSpec(
+        config.name or config.preset, model, base_url.rstrip("/"), key, body, config.max_tokens,
+        config.price or PRICES.get(model),
+        f"set {variable}" if variable else "check base_url",
+    )  # fmt: skip
+
+
+class Judge:
+    """One judge's connection; `ask` is safe to call concurrently. Close it with `await close()`."""
+
+    def __init__(self, spec: JudgeSpec, *, timeout_s: float, max_tries: int, max_wait_s: float, seed: int = 0) -> None:
+        from openai import AsyncOpenAI
+
+        self.spec = spec
+        self.retries = 0
+        self._timeout_s = timeout_s
+        self._max_tries = max_tries
+        self._max_wait_s = max_wait_s
+        self._random = random.Random(seed)
+        # The deadline around a whole call is ours; the SDK's own would be reset by every blank line.
+        self._client = AsyncOpenAI(
+            api_key=spec.api_key or "none", base_url=spec.base_url, max_retries=0, timeout=timeout_s,
+            default_headers={"Accept-Encoding": "identity"},
+        )  # fmt: skip
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def ask(self, messages: Sequence[Mapping[str, str]], max_tokens: int) -> Reply:
+        """One reply. Raises CallFailed when there is none for this record, Stopped when the run must end."""
+        fault = ""
+        for attempt in range(self._max_tries):
+            if attempt:
+                self.retries += 1
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    return await self._once(messages, max_tokens)
+            except _Busy as busy:
+                fault = str(busy)
+                pause = busy.retry_after
+            except TimeoutError:
+                fault, pause = f"no whole reply within {self._timeout_s:g} s", None
+            if attempt + 1 < self._max_tries:
+                await asyncio.sleep(self._pause(attempt, pause))
+        raise CallFailed(f"{fault} ({self._max_tries} tries)")
+
+    def _pause(self, attempt: int, asked: float | None) -> float:
+        """What the server asked for, or exponential backoff with full jitter; at most `max_wait_s`."""
+        if asked is not None:
+            return min(asked + self._random.uniform(0, 0.25), self._max_wait_s)
+        return min(self._random.uniform(0.25, 1.0) * 2.0**attempt, self._max_wait_s)
+
+    async def _once(self, messages: Sequence[Mapping[str, str]], max_tokens: int) -> Reply:
+        import openai
+
+        body = {"model": self.spec.model, "messages": messages, "max_tokens": max_tokens, **self.spec.body}
+        try:
+            # The typed method walks through every parameter of the API first, which costs more than the call.
+            response = await self._client.post("/chat/completions", cast_to=object, body=body)
+        except openai.APIStatusError as error:
+            raise self._of_status(error.status_code, _message(error), error.response.headers) from None
+        except openai.APIError as error:
+            raise _Busy(f"connection failed: {_cause(error)}") from None
+        except ValueError:
+            raise _Busy("the API's answer is not JSON") from None
+        return _reply(response)
+
+    def _of_status(self, status: int, message: str, headers: Mapping[str, str]) -> Exception:
+        message = self._redacted(message)
+        if status in STOPPING:
+            how = {
+                401: f"{self.spec.key_hint} to a valid key", 402: "top up the balance", 403: f"{self.spec.key_hint}",
+                404: f"check --base-url and --judge-model (now {self.spec.model!r} at {self.spec.base_url})",
+            }[status]  # fmt: skip
+            return Stopped(
+                f"{self.spec.name}: HTTP {status}, {STOPPING[status]} ({message}). Every verdict so far is kept: "
+                f"{how}, then give the same command again; it asks only for what is missing.",
+                status=status,
+            )
+        if status in FINAL or (400 <= status < 500 and status not in (408, 409, 425, 429)):
+            return CallFailed(f"HTTP {status}: {message}")
+        return _Busy(f"HTTP {status}: {message}", _retry_after(headers))
+
+    def _redacted(self, message: str) -> str:
+        message = " ".join(message.split())[:300]
+        return message.replace(self.spec.api_key, "[key]") if self.spec.api_key else message
+
+
+class _Busy(Exception):
+    """Worth another try."""
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+def _reply(body: Any) -> Reply:
+    """The message of a response; a body with `error` or without a message is worth another try, never a verdict."""
+    if not isinstance(body, dict) or body.get("error"):
+        error = body.get("error") if isinstance(body, dict) else None
+        text = error.get("message") if isinstance(error, dict) else error
+        raise _Busy(f"the API answered 200 with an error: {str(text)[:200]}")
+    choices = body.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+    message = choice.get("message")
+    if not isinstance(message, dict):
+        raise _Busy("the API answered 200 without a message")
+    content = message.get("content")
+    usage = body.get("usage")
+    return Reply(
+        content if isinstance(content, str) else "",
+        str(choice.get("finish_reason") or ""),
+        str(body.get("model") or ""),
+        usage if isinstance(usage, dict) else {},
+    )
+
+
+def _message(error: Any) -> str:
+    body = error.body
+    if isinstance(body, dict):
+        inner = body.get("error", body)
+        if isinstance(inner, dict) and inner.get("message"):
+            return str(inner["message"])
+    return str(error.message)
+
+
+def _cause(error: BaseException) -> str:
+    cause = error.__cause__ or error
+    return f"{type(cause).__name__} {cause}".strip()[:200]
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    try:
+        seconds = float(headers.get("retry-after", ""))
+    except ValueError:
+        return None
+    return seconds if 0 <= seconds < 3600 else None
