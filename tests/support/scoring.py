@@ -62,6 +62,7 @@ class LengthService:
         self.loading = asyncio.Event()
         self.loaded = asyncio.Event()
         self.closed = 0
+        self.cancelled_at_close = 0
         self._load_error = load_error
         if not hold_load:
             self.loaded.set()
@@ -78,6 +79,7 @@ class LengthService:
 
     async def close(self) -> None:
         self.closed += 1
+        self.cancelled_at_close = self.servicer.cancelled
 
 
 def items(*prompts: str, response: str = "abc") -> pb.ScoreRequest:

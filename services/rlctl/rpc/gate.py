@@ -37,13 +37,9 @@ class Gate:
         """Takes no more calls."""
         self._draining = True
 
-    async def wait_idle(self, timeout_s: float) -> bool:
-        """Waits until no call is in work; False when some still are after `timeout_s` seconds."""
-        try:
-            await asyncio.wait_for(self._idle.wait(), timeout_s)
-        except TimeoutError:
-            return False
-        return True
+    async def wait_idle(self) -> None:
+        """Waits until no call is in work."""
+        await self._idle.wait()
 
     @contextmanager
     def enter(self) -> Iterator[None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health import aio as health_aio
@@ -21,11 +21,32 @@ _log = logging.getLogger("rlctl.rpc")
 _TELL_S = 3.0
 
 
+class _Servicer(health_aio.HealthServicer):  # type: ignore[misc]  # grpc_health has no types
+    """The standard servicer; it also knows whether somebody watches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._watchers = 0
+        self.unwatched = asyncio.Event()
+        self.unwatched.set()
+
+    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> None:
+        """Tells the health now and whenever it changes."""
+        self._watchers += 1
+        self.unwatched.clear()
+        try:
+            await super().Watch(request, context)
+        finally:
+            self._watchers -= 1
+            if self._watchers == 0:
+                self.unwatched.set()
+
+
 class Health:
     """Told by the service, read by clients, probes and the registry; NOT_SERVING at first."""
 
     def __init__(self, gate: Gate) -> None:
-        self.servicer = health_aio.HealthServicer()
+        self.servicer = _Servicer()
         self.extra: dict[str, str] = {}
         """What the registry tells of the service beside its address."""
         self.decided = False

@@ -37,6 +37,8 @@ _log = logging.getLogger("rlctl.rpc")
 
 #: Seconds that the registry gets to be told that a service ends; its entry expires anyway.
 _WITHDRAW_S = 3.0
+#: Seconds that cancelled calls get to end before what they use is closed.
+_CANCEL_S = 5.0
 
 
 class Hosted(Protocol):
@@ -130,10 +132,14 @@ class RunningService:
         self.health.announce_to(None)
         await self.health.end()
         await self._withdraw()
-        if not await self._gate.wait_idle(self._config.drain_s):
+        try:
+            async with asyncio.timeout(self._config.drain_s):
+                await self._gate.wait_idle()
+        except TimeoutError:
             _log.warning("%d calls were cut off after %g s", self._gate.in_flight, self._config.drain_s)
         if self._server is not None:
             await self._server.stop(None)
+            await self._cancelled()
         await self._hosted.close()
         if self._page is not None:
             self._page.close()
@@ -157,6 +163,15 @@ class RunningService:
         )
         self._announcement = await Registry(self._bus).announce(instance)
         self.health.announce_to(self._announcement)
+
+    async def _cancelled(self) -> None:
+        """Waits until the calls that the server's end cancelled have cleaned up after themselves."""
+        try:
+            async with asyncio.timeout(_CANCEL_S):
+                await self.health.servicer.unwatched.wait()
+                await self._gate.wait_idle()
+        except TimeoutError:
+            _log.warning("%d calls do not end though they were cancelled", self._gate.in_flight)
 
     async def _withdraw(self) -> None:
         if self._announcement is None:
