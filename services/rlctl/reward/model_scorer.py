@@ -95,7 +95,7 @@ class ModelScorer:
             ids_BT[row, : len(ids)] = torch.tensor(ids)
             mask_BT[row, : len(ids)] = 1
         output = self._model(input_ids=ids_BT.to(self._device), attention_mask=mask_BT.to(self._device))
-        return output.logits.float().reshape(len(sequences)).tolist()  # type: ignore[no-any-return]
+        return output.logits.float().reshape(len(sequences)).tolist()
 
 
 def batches(lengths: list[int], budget: int) -> list[list[int]]:

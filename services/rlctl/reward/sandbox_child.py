@@ -56,6 +56,7 @@ def _take_pipes() -> tuple[Any, Any]:
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     return requests, answers
 
 

@@ -38,7 +38,7 @@ class RewardHosted:
         self._engine = RewardEngine(settings)
 
     def register(self, server: grpc.aio.Server) -> list[str]:
-        add_RewardServiceServicer_to_server(RewardServicer(self._engine), server)  # type: ignore[no-untyped-call]
+        add_RewardServiceServicer_to_server(RewardServicer(self._engine), server)
         return [pb.DESCRIPTOR.services_by_name["RewardService"].full_name]
 
     async def load(self, health: Health) -> None:
