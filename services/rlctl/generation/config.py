@@ -53,3 +53,7 @@ class GenerationConfig(EngineConfig):
     """Longest a request may take, whatever deadline the caller set, seconds."""
     catch_up: bool = False
     """Not SERVING until the trainer has sent the current weights (set by the launcher)."""
+    health_interval_s: float = Field(30.0, gt=0)
+    """A replica that finished nothing for so long generates a token to prove that it lives, seconds."""
+    health_timeout_s: float = Field(120.0, gt=0)
+    """A replica that takes longer for that token ends, to be started again, seconds."""

@@ -94,7 +94,9 @@ def sampling_of(params: pb.SamplingParams, info: ModelInfo, prompt_length: int, 
     )
     need(len(params.stop) <= MAX_STOPS, "stop", f"has {len(params.stop)} texts; at most {MAX_STOPS}")
     for text in params.stop:
-        need(0 < len(text) <= MAX_STOP_CHARACTERS, "stop", f"a stop text has from 1 to {MAX_STOP_CHARACTERS} characters")
+        need(
+            0 < len(text) <= MAX_STOP_CHARACTERS, "stop", f"a stop text has from 1 to {MAX_STOP_CHARACTERS} characters"
+        )
     need(len(params.stop_token_ids) <= MAX_STOPS, "stop_token_ids", f"at most {MAX_STOPS}")
     for token in params.stop_token_ids:
         need(token < info.vocab_size, "stop_token_ids", f"{token} is not below the vocabulary's {info.vocab_size}")
@@ -130,9 +132,7 @@ def _render(chat: pb.Chat, tokenizer: Any, prefix: str) -> str:
     messages = []
     for index, message in enumerate(chat.messages):
         if message.role not in ROLES:
-            raise _invalid(
-                prefix, f"chat.messages[{index}].role", f"{message.role!r} is none of {', '.join(ROLES)}"
-            )
+            raise _invalid(prefix, f"chat.messages[{index}].role", f"{message.role!r} is none of {', '.join(ROLES)}")
         messages.append({"role": message.role, "content": message.content})
     if not messages:
         raise _invalid(prefix, "chat.messages", "the chat is empty")

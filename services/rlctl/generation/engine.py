@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -87,7 +87,7 @@ class Engine(Protocol):
 
     def stream(
         self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling, logprobs: bool
-    ) -> AsyncIterator[Completion]:
+    ) -> AsyncGenerator[Completion, None]:
         """One response, piece by piece; the last piece has `finish` and `versions`."""
 
     async def score(self, token_ids: Sequence[int]) -> list[float]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import logging
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
-import torch
 
 from rlctl.core import errors
 from rlctl.core.errors import ConfigError, InternalError, RlctlError, UnavailableError
@@ -25,9 +24,6 @@ if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
 logger = logging.getLogger(__name__)
-
-#: Sizes of a head that vLLM's attention on a CPU has.
-CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 
 #: Label of the weights as loaded from disk.
 FIRST_VERSION = "0"
@@ -54,14 +50,15 @@ class VllmEngine:
         _set_environment()
         try:
             # Takes seconds to minutes, in which the server answers health checks.
-            self._llm, hf = await asyncio.to_thread(self._start)
+            llm, hf = await asyncio.to_thread(self._start)
         except (ValueError, RuntimeError, OSError, NotImplementedError) as error:
             raise ConfigError(
                 f"vLLM cannot serve {self._folder}: {first_line(error)} (its own words stand above in the log)",
                 reason="ENGINE_NOT_STARTED",
             ) from error
-        self.info = ModelInfo(self._llm.model_config.max_model_len, hf.vocab_size)
-        await self._llm.update_weight_version(FIRST_VERSION)
+        self._llm = llm
+        self.info = ModelInfo(llm.model_config.max_model_len, hf.vocab_size)
+        await llm.update_weight_version(FIRST_VERSION)
 
     def _start(self) -> tuple[AsyncLLM, Any]:
         from vllm.config import WeightTransferConfig
@@ -72,15 +69,16 @@ class VllmEngine:
         from rlctl.generation.vllm_worker import BACKEND, WorkerExtension
 
         config = self._config
-        memory: dict[str, Any] = {"gpu_memory_utilization": config.gpu_memory_utilization}
+        optional: dict[str, Any] = {"gpu_memory_utilization": config.gpu_memory_utilization}
         if current_platform.is_cpu():
             _check_memory(config.kv_cache_mb)
-            memory = {"kv_cache_memory_bytes": config.kv_cache_mb << 20}
+            optional = {"kv_cache_memory_bytes": config.kv_cache_mb << 20}
+        if config.max_model_len is not None:
+            optional["max_model_len"] = config.max_model_len
         arguments = AsyncEngineArgs(
             model=str(self._folder),
             dtype=config.dtype,
             seed=config.seed,
-            max_model_len=config.max_model_len,
             max_num_seqs=config.max_num_seqs,
             tensor_parallel_size=config.tensor_parallel,
             enforce_eager=config.enforce_eager,
@@ -92,7 +90,7 @@ class VllmEngine:
             disable_log_stats=True,
             weight_transfer_config=WeightTransferConfig(backend=BACKEND),
             worker_extension_cls=f"{WorkerExtension.__module__}.{WorkerExtension.__name__}",
-            **memory,
+            **optional,
         )
         settings = arguments.create_engine_config()
         if current_platform.is_cpu():
@@ -119,19 +117,19 @@ class VllmEngine:
 
         # Only stop texts need the text while it grows.
         params = _params(sampling, logprobs, RequestOutputKind.FINAL_ONLY, detokenize=bool(sampling.stop))
-        last: Any = None
-        async for last in self._run(request_id, prompt_ids, params):
-            pass
-        return [self._completion(output, params.detokenize) for output in sorted(last.outputs, key=lambda o: o.index)]
+        outputs = (await self._last(request_id, prompt_ids, params)).outputs
+        outputs = sorted(outputs, key=lambda output: output.index)
+        return [self._completion(output, params.detokenize) for output in outputs]
 
     async def stream(
         self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling, logprobs: bool
-    ) -> AsyncIterator[Completion]:
+    ) -> AsyncGenerator[Completion, None]:
         from vllm.sampling_params import RequestOutputKind
 
         params = _params(sampling, logprobs, RequestOutputKind.DELTA, detokenize=True)
-        async for output in self._run(request_id, prompt_ids, params):
-            yield self._completion(output.outputs[0], True)
+        async with aclosing(self._run(request_id, prompt_ids, params)) as outputs:
+            async for output in outputs:
+                yield self._completion(output.outputs[0], True)
 
     async def score(self, token_ids: Sequence[int]) -> list[float]:
         from vllm import SamplingParams
@@ -140,9 +138,7 @@ class VllmEngine:
         params = SamplingParams(
             max_tokens=1, prompt_logprobs=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY
         )
-        last: Any = None
-        async for last in self._run("score", token_ids, params, priority=_FIRST):
-            pass
+        last = await self._last("score", token_ids, params, priority=_FIRST)
         if last.prompt_logprobs is None:
             raise UnavailableError("scoring was aborted")
         positions = zip(token_ids[1:], last.prompt_logprobs[1:], strict=True)
@@ -184,9 +180,17 @@ class VllmEngine:
         await llm.update_weight_version(str(version))
         await llm.resume_generation()
 
+    async def _last(self, request_id: str, prompt_ids: Sequence[int], params: Any, priority: int = 0) -> Any:
+        """The final output of one request."""
+        output: Any = None
+        async with aclosing(self._run(request_id, prompt_ids, params, priority)) as outputs:
+            async for one in outputs:
+                output = one
+        return output
+
     async def _run(
         self, request_id: str, prompt_ids: Sequence[int], params: Any, priority: int = 0
-    ) -> AsyncIterator[Any]:
+    ) -> AsyncGenerator[Any, None]:
         """Outputs of one request, under a name of its own: callers may use a name twice."""
         from vllm.inputs import TokensPrompt
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
@@ -273,13 +277,11 @@ def _check_memory(kv_cache_mb: int) -> None:
 
 
 def _check_head_size(size: int) -> None:
-    if size not in CPU_HEAD_SIZES:
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+    sizes = CPUAttentionBackend.get_supported_head_sizes()
+    if size not in sizes:
         raise ConfigError(
-            f"vLLM's attention on CPUs has no heads of {size}, only {', '.join(map(str, CPU_HEAD_SIZES))}; "
+            f"vLLM's attention on CPUs has no heads of {size}, only of {', '.join(map(str, sizes))}; "
             "set engine = 'transformers' for this model"
         )
-
-
-def installed() -> bool:
-    """Whether vLLM can be imported (its CPU and GPU builds share the name)."""
-    return importlib.util.find_spec("vllm") is not None and torch.__version__ is not None

@@ -23,11 +23,8 @@ from vllm.distributed.weight_transfer.base import (
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.layers.attention import is_deferred_attention_layer
 from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
-from vllm.model_executor.model_loader.reload import (
-    finalize_layerwise_reload,
-    get_layerwise_info,
-    initialize_layerwise_reload,
-)
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
 from rlctl.core.errors import FailedPreconditionError, RlctlError
 from rlctl.generation import lifeline
@@ -89,8 +86,9 @@ class TransferEngine(WeightTransferEngine[Join, BucketInfo]):
         entries = tuple(entry_of(name, dtype, shape) for name, dtype, shape in columns)
         announcement = Announcement(update_info.index, entries, update_info.num_bytes, update_info.digest)
         tensors = self._receiver.receive(announcement)
+        load: Any = self.model.load_weights
         try:
-            self.model.load_weights(iter(tensors))
+            load(iter(tensors))
         except (KeyError, ValueError, RuntimeError, AssertionError) as error:
             raise FailedPreconditionError(
                 f"the model does not take bucket {announcement.index}: {type(error).__name__}: {first_line(error)}; "
