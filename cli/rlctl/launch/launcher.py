@@ -54,7 +54,7 @@ def dry_run(recipe: Recipe, console: Console) -> None:
     folder = RunFolder(recipe.run_dir)
     if folder.exists:
         folder.refuse_other(recipe)
-    plan = _plan(recipe, recipe.model, recipe.nats_port or 4222)
+    plan = planned(recipe, recipe.model, recipe.nats_port or 4222)
     check(recipe, plan, here=False, ports=not folder.is_up(), gpus=None)
     print_plan(console, recipe, plan, recipe.model)
     gpus = sum(process.gpus for process in plan.processes)
@@ -67,7 +67,7 @@ def dry_run(recipe: Recipe, console: Console) -> None:
 def launch(recipe: Recipe, console: Console, *, fresh: bool) -> int:
     """Runs a recipe to its end, or goes on with it; 0 when done, 130 when stopped. Raises RlctlError."""
     folder = RunFolder(recipe.run_dir)
-    plan = _plan(recipe, recipe.model, recipe.nats_port or 4222)
+    plan = planned(recipe, recipe.model, recipe.nats_port or 4222)
     check(recipe, plan, here=True, ports=not folder.is_up(), gpus=None)
     folder.take()
     try:
@@ -90,7 +90,8 @@ def local_gpus() -> int:
     return len(list(Path("/dev").glob("nvidia[0-9]*")))
 
 
-def _plan(recipe: Recipe, model: str, nats_port: int) -> Plan:
+def planned(recipe: Recipe, model: str, nats_port: int) -> Plan:
+    """The plan of a recipe, with models on GPUs where it says so, or where there are any."""
     device = recipe.cluster.device
     promised = recipe.cluster.gpus_per_node > 0 or local_gpus() > 0
     return Planner(
@@ -131,7 +132,7 @@ class _Session:
             sweep.sweep(sweep.LAUNCH, last.launch_id)
         model = self._prepare_model()
         port = self._nats_port(last.nats_port if last else 0)
-        plan = _plan(recipe, model, port)
+        plan = planned(recipe, model, port)
         check(recipe, plan, here=True, ports=False, gpus=None if recipe.cluster.ray_address else local_gpus())
         print_plan(self._console, recipe, plan, model)
         folder.write_recipe(recipe)

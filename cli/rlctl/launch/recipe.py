@@ -24,6 +24,14 @@ from rlctl.trainer.config import TrainingSettings
 
 DEFAULT_RECIPE = "quickstart"
 
+#: Settings of shared sections that the launcher knows better, and what a person sets instead.
+FILLED_IN = {
+    "bus.url": "nats_url",
+    "bus.run": "name",
+    "server.registry": "nats_url",
+    "channel.addresses": "reward.addresses or reference.addresses",
+}
+
 
 class GenerationSection(EngineConfig):
     """Generation replicas."""
@@ -125,14 +133,9 @@ class Recipe(TrainingSettings):
 
     @model_validator(mode="after")
     def _filled_in_by_the_launcher(self) -> Recipe:
-        taken = {
-            "bus.url": ("url" in self.bus.model_fields_set, "nats_url"),
-            "bus.run": ("run" in self.bus.model_fields_set, "name"),
-            "server.registry": (self.server.registry is not None, "nats_url"),
-            "channel.addresses": (bool(self.channel.addresses), "reward.addresses or reference.addresses"),
-        }
-        for name, (is_set, instead) in taken.items():
-            if is_set:
+        for name, instead in FILLED_IN.items():
+            section, _, key = name.partition(".")
+            if key in getattr(self, section).model_fields_set:
                 raise ValueError(f"{name} is filled in by the launcher: set {instead} instead")
         if self.nats_url is not None and self.nats_port:
             raise ValueError("nats_port is the port of a server started here: leave it out, or leave nats_url out")

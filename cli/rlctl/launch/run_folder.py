@@ -119,7 +119,9 @@ class RunFolder:
         return aside
 
     def write_recipe(self, recipe: Recipe) -> None:
-        tree = recipe.model_dump(mode="json", exclude={"bus": {"url", "run"}})
+        tree = recipe.model_dump(
+            mode="json", exclude={"bus": {"url", "run"}, "server": {"registry"}, "channel": {"addresses"}}
+        )
         _write(self.path / "recipe.toml", tomli_w.dumps(_none_as_text(tree)))
 
     def write_launch(self, launch_id: str, nats_url: str, nats_port: int) -> None:

@@ -1,0 +1,60 @@
+"""Options that several commands share: which run, or which address."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rlctl.bus.config import BusConfig
+    from rlctl.launch.run_folder import RunFolder
+    from rlctl.rpc.config import ChannelConfig
+
+RunsDir = Annotated[Path, typer.Option(help="Folder of all runs.")]
+Address = Annotated[str | None, typer.Option(help="host:port of the service, instead of a run's.")]
+TokenFile = Annotated[Path | None, typer.Option(help="File with the bearer token (also read from RLCTL_TOKEN).")]
+Ca = Annotated[Path | None, typer.Option(help="Authority of the service's TLS certificate.")]
+
+
+def run_folder(name: str, runs_dir: Path) -> RunFolder:
+    """The folder of a run by its name, or by its path. Raises NotFoundError."""
+    from rlctl.launch.run_folder import RunFolder
+
+    path = Path(name)
+    folder = RunFolder(path if path.is_dir() and (path / "recipe.toml").is_file() else runs_dir / name)
+    folder.recipe()
+    return folder
+
+
+def reach(
+    run: str | None, address: str | None, runs_dir: Path, token_file: Path | None, ca: Path | None
+) -> tuple[ChannelConfig, BusConfig | None]:
+    """How to reach a service: by its address, or through the registry of a run that is up.
+
+    Raises InvalidArgumentError and FailedPreconditionError.
+    """
+    from rlctl.core.errors import FailedPreconditionError, InvalidArgumentError
+    from rlctl.rpc.config import ChannelConfig, TLSConfig
+
+    tls = TLSConfig(ca=ca) if ca is not None else None
+    if address is not None:
+        return ChannelConfig(addresses=[address], token_file=token_file, tls=tls, ready_timeout_s=20.0), None
+    if run is None:
+        raise InvalidArgumentError("name a run that is up (--run NAME), or an address (--address host:port)")
+    folder = run_folder(run, runs_dir)
+    launch = folder.launch()
+    if launch is None or not folder.is_up():
+        raise FailedPreconditionError(f"run {run!r} is not up: launch it, or give the --address of a service")
+    return folder.recipe().channel, run_bus(folder)
+
+
+def run_bus(folder: RunFolder) -> BusConfig:
+    """How to reach the NATS server of a run."""
+    from rlctl.bus.config import BusConfig
+
+    recipe, launch = folder.recipe(), folder.launch()
+    assert launch is not None
+    settings = recipe.bus.model_dump(exclude={"url", "run"})
+    return BusConfig.model_validate(settings | {"url": launch.nats_url, "run": recipe.name, "connect_timeout_s": 5.0})
