@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn.functional import pad
 
-from rlctl.algorithms.advantages import Moments, discounted_returns, gae, group_scores, moments, whiten
+from rlctl.algorithms.advantages import discounted_returns, gae, group_scores, whiten
 
 NAN = float("nan")
 ESTIMATORS = ["reinforce_baseline", "rloo", "group_norm", "dr_grpo"]
@@ -114,15 +114,12 @@ def test_whitening_by_hand():
     assert whiten(torch.tensor([[2.0, 2.0, NAN]]), mask, "full").tolist() == [[0.0, 0.0, 0.0]]
 
 
-def test_whitening_over_shares_is_that_of_the_whole():
+def test_whitening_far_from_zero_loses_no_digits():
     generator = torch.Generator().manual_seed(3)
-    advantages, mask = torch.randn(6, 5, generator=generator) + 100, torch.rand(6, 5, generator=generator) > 0.4
-    shares = [moments(advantages[i : i + 2], mask[i : i + 2]) for i in (0, 2, 4)]
-    step = Moments(*(sum(field) for field in zip(*shares, strict=True)))
-    split = torch.cat([whiten(advantages[i : i + 2], mask[i : i + 2], "full", step) for i in (0, 2, 4)])
-    torch.testing.assert_close(split, whiten(advantages, mask, "full"), rtol=1e-6, atol=1e-6)
-    assert split[mask].mean().item() == pytest.approx(0, abs=1e-4)
-    assert split[mask].std(correction=0).item() == pytest.approx(1, abs=1e-4)
+    noise, mask = torch.randn(6, 5, generator=generator), torch.rand(6, 5, generator=generator) > 0.4
+    whitened = whiten((1e4 + noise.double()).float(), mask, "full")
+    torch.testing.assert_close(whitened, whiten(noise, mask, "full"), rtol=1e-2, atol=2e-3)
+    assert whitened.dtype == torch.float32
 
 
 def test_nothing_to_whiten_gives_zeros():

@@ -7,7 +7,7 @@ after a masked stretch is the next one of the recursion.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -86,32 +86,16 @@ def group_scores(scores_B: Tensor, group_B: Tensor, estimator: Estimator) -> tup
     return shaped_B.masked_fill(~keep_B, 0.0).to(scores_B.dtype), keep_B
 
 
-class Moments(NamedTuple):
-    """Sums over trained tokens; those of several ranks add up field by field."""
+def whiten(advantages_BT: Tensor, mask_BT: Tensor, mode: Whiten) -> Tensor:
+    """Standardises over the trained tokens of a whole step (all ranks: a share of it would shift the baseline).
 
-    tokens: float
-    total: float
-    squares: float
-
-
-def moments(advantages_BT: Tensor, mask_BT: Tensor) -> Moments:
-    """Sums of one share of a step, in fp64."""
-    wide_BT = masked(advantages_BT, mask_BT).double()
-    return Moments(float(mask_BT.sum()), float(wide_BT.sum()), float(wide_BT.square().sum()))
-
-
-def whiten(advantages_BT: Tensor, mask_BT: Tensor, mode: Whiten, step: Moments | None = None) -> Tensor:
-    """Standardises over the trained tokens of the whole step.
-
-    full: `(A - mean) * rsqrt(max(var, 1e-8))` with the population variance; center: `A - mean`.
-    `step` holds the sums over all ranks when `advantages_BT` is one rank's share. 0 where masked.
+    full: `(A - mean) * rsqrt(max(var, 1e-8))` with the population variance; center: `A - mean`. The sums
+    are taken in fp64. 0 where masked.
     """
-    if mode == "none":
+    if mode == "none" or not mask_BT.any():
         return masked(advantages_BT, mask_BT)
-    sums = step if step is not None else moments(advantages_BT, mask_BT)
-    tokens = max(sums.tokens, 1.0)
-    mean = sums.total / tokens
-    scale = 1.0
+    trained_N = advantages_BT[mask_BT].double()
+    centred_BT = advantages_BT - trained_N.mean()
     if mode == "full":
-        scale = max(sums.squares / tokens - mean * mean, 1e-8) ** -0.5
-    return masked((advantages_BT - mean) * scale, mask_BT)
+        centred_BT = centred_BT * trained_N.var(correction=0).clamp(min=1e-8).rsqrt()
+    return masked(centred_BT.to(advantages_BT.dtype), mask_BT)

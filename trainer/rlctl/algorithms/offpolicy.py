@@ -68,7 +68,8 @@ def mismatch_metrics(
         "mismatch/weight_mean": (masked(weights_BT, mask_BT).sum(), count),
         "mismatch/dropped_fraction": (((weights_BT == 0) & mask_BT).sum(), count),
     }
-    largest = log_w_BT.abs().amax() if log_w_BT.numel() else log_w_BT.new_zeros(())
+    gap_BT = masked((old_logprobs_BT - rollout_logprobs_BT).detach(), mask_BT).abs()
+    largest = gap_BT.amax() if gap_BT.numel() else gap_BT.new_zeros(())
     return metrics, largest
 
 
