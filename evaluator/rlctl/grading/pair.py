@@ -43,7 +43,19 @@ class _Mark(NamedTuple):
 
 
 def pair_answers(text: str) -> tuple[Answer | None, Answer | None]:
-    """Final answers to A and to B in normalised `text`; None where there is none."""
+    """Final answers to A and to B in normalised `text`; None where there is none.
+
+    A closing part ("最终答案：...") that gives both counts before all that precedes it.
+    """
+    closing = list(_FINAL.finditer(text))
+    if closing:
+        found = _anywhere(text[closing[-1].start() :])
+        if found[0] is not None and found[1] is not None:
+            return found
+    return _anywhere(text)
+
+
+def _anywhere(text: str) -> tuple[Answer | None, Answer | None]:
     for find in (_letters, _numbered, _listed):
         marks = find(text)[-MAX_MARKS:]
         if marks:

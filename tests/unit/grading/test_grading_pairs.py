@@ -27,6 +27,9 @@ BOTH_RIGHT = [
     "先想A，36加36。再想B，20减10。回到A，是72。回到B，是10。",
     "### A\n\\boxed{72}\n### B\n\\boxed{10}",
     "Q1: 72\nQ2: 10",
+    "问题A：逐步计算得到72。\n问题B：逐步计算得到10。\n最终答案：72；10",
+    "A: 36 + 36, final answer 72. B: 20 - 10, final answer 10.",
+    "问题A：得到5。\n问题B：得到6。\n最终答案：\\boxed{72} 和 \\boxed{10}",
 ]
 CASES = [(output, True, True) for output in BOTH_RIGHT] + [
     ("答案A：10 答案B：72", False, False),

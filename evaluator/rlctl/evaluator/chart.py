@@ -1,0 +1,117 @@
+"""The chart: shares with their intervals, data sets side by side, readable at a glance."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rlctl.evaluator.labels import Language, label
+from rlctl.evaluator.summary import TOTAL
+
+#: Fonts with Chinese characters, the first installed one is used.
+CJK_FONTS = (
+    "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans SC", "Source Han Sans SC", "Source Han Sans CN",
+    "WenQuanYi Micro Hei", "WenQuanYi Zen Hei", "Microsoft YaHei", "PingFang SC", "SimHei", "Heiti SC",
+)  # fmt: skip
+
+#: Colours that colour-blind people can tell apart (Okabe and Ito 2008).
+_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#7F7F7F")
+#: More data sets than this make several rows of panels.
+_SETS_A_PANEL = 8
+
+
+_CJK_FILE = re.compile(r"NotoSansCJK|NotoSansSC|SourceHanSans|wqy-|msyh|simhei|PingFang", re.I)
+
+
+def cjk_font() -> str | None:
+    """Name of an installed font with Chinese characters, or None."""
+    from matplotlib import font_manager
+
+    manager = font_manager.fontManager
+    if not any(font.name in CJK_FONTS for font in manager.ttflist):
+        # matplotlib keeps a list of fonts from its first start; one installed since is not on it.
+        for path in font_manager.findSystemFonts():
+            if _CJK_FILE.search(Path(path).name) and not re.search("Light|Medium|Thin|Black", path):
+                manager.addfont(path)
+    installed = {font.name for font in manager.ttflist}
+    return next((name for name in CJK_FONTS if name in installed), None)
+
+
+def draw(path: Path, summary: dict[str, Any], measures: Sequence[str], language: Language) -> Language:
+    """Writes the PNG; returns the language of its labels: English where no Chinese font is installed."""
+    import matplotlib as mpl
+
+    mpl.use("Agg", force=False)
+    from matplotlib.figure import Figure
+
+    font = cjk_font()
+    language = language if font else "en"
+    names = [name for name in summary["data_sets"] if name != TOTAL] or list(summary["data_sets"])
+    chunks = [names[begin : begin + _SETS_A_PANEL] for begin in range(0, len(names), _SETS_A_PANEL)]
+    families = [font, "DejaVu Sans"] if font else ["DejaVu Sans"]
+    with mpl.rc_context({"font.family": families, "axes.unicode_minus": False}):
+        bars = max(len(chunk) for chunk in chunks)
+        height = max(3.2, 1.4 + len(measures) * (0.28 + 0.24 * bars))
+        figure = Figure(figsize=(9.6, height * len(chunks)), dpi=140, layout="constrained")
+        panels = figure.subplots(len(chunks), 1, squeeze=False)[:, 0]
+        title = label("title" if summary["mode"] == "pair" else "single_title", language)
+        figure.suptitle(title, fontsize=15, fontweight="bold")
+        for panel, chunk in zip(panels, chunks, strict=True):
+            _panel(panel, summary, chunk, measures, language, readable=font is not None)
+        figure.savefig(path)
+    return language
+
+
+def _panel(
+    axes: Any, summary: dict[str, Any], names: list[str], measures: Sequence[str], language: Language, *, readable: bool
+) -> None:
+    thick = 0.8 / len(names)
+    for index, name in enumerate(names):
+        entries = [summary["data_sets"][name]["measures"].get(measure) or {} for measure in measures]
+        for row, entry in enumerate(entries):
+            y = row + (index - (len(names) - 1) / 2) * thick
+            _bar(axes, y, thick, entry, _COLOURS[index % len(_COLOURS)], language)
+        records = summary["data_sets"][name]["records"]
+        shown = _shown(name, readable=readable)
+        axes.barh(0, 0, color=_COLOURS[index % len(_COLOURS)], label=f"{shown}  (n = {records})")
+    axes.set_yticks(range(len(measures)), [label(measure, language) for measure in measures], fontsize=11)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.0)
+    axes.set_xticks([0, 0.25, 0.5, 0.75, 1.0], ["0 %", "25 %", "50 %", "75 %", "100 %"])
+    axes.set_xlabel(label("share", language), fontsize=10)
+    axes.grid(axis="x", color="#dddddd", linewidth=0.8)
+    axes.set_axisbelow(True)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    axes.legend(
+        loc="upper center", bbox_to_anchor=(0.5, -0.09 if len(measures) > 3 else -0.2), ncols=min(3, len(names)),
+        frameon=False, fontsize=10,
+    )  # fmt: skip
+
+
+def _bar(axes: Any, y: float, thick: float, entry: dict[str, Any], colour: str, language: Language) -> None:
+    value, n = entry.get("value"), entry.get("n", 0)
+    size = 9 if thick > 0.25 else 7
+    if value is None:
+        axes.text(0.01, y, label("no_data", language), va="center", fontsize=size, color="#888888", style="italic")
+        return
+    axes.barh(y, value, height=thick * 0.9, color=colour)
+    low, high = max(0.0, value - entry["low"]), max(0.0, entry["high"] - value)
+    axes.errorbar(value, y, xerr=[[low], [high]], color="#333333", capsize=2.5, linewidth=1.1)
+    counts = f"{entry['yes']}/{n}" if "yes" in entry else f"n = {n}"
+    beside = axes.get_yaxis_transform()
+    axes.text(
+        1.015, y, f"{value:.0%}", transform=beside, va="center", fontsize=size + 1, fontweight="bold", color=colour
+    )
+    axes.text(1.085, y, counts, transform=beside, va="center", fontsize=size, color="#555555")
+
+
+def _shown(name: str, *, readable: bool) -> str:
+    """A data set's name, shortened in its middle; without a Chinese font its letters that would be boxes go."""
+    if not readable:
+        name = "".join(char if ord(char) < 0x2E80 else "?" for char in name)
+    name = name.replace("$", r"\$")
+    return name if len(name) <= 32 else f"{name[:15]}…{name[-15:]}"
