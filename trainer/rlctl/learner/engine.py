@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from typing import Any
 
 import torch
@@ -48,6 +49,7 @@ def build_engine(module: nn.Module, config: LearnerConfig, ranks: int, device: t
     import deepspeed
 
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", message=r"`torch\.distributed\..*` is deprecated", category=FutureWarning)
     if device.type == "cuda":
         module.to(device)
     engine, *_ = deepspeed.initialize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -16,18 +14,11 @@ from rlctl.models.value_head import ValueModel
 from rlctl.models.widen import needs_widening
 
 
-class Outputs(NamedTuple):
-    """At the K wanted tokens of a micro-batch, float32."""
-
-    values_K: Tensor
-    """Log-probs (policy) or values of the state before each token (value model)."""
-    entropy_K: Tensor | None
-
-
 class LogprobHead(nn.Linear):
     """The output embedding, which gives log-probs of targets instead of logits; same weight, same name.
 
-    It stays a module of its own so that ZeRO-3 gathers the weight where it is used.
+    It stays a module of its own so that ZeRO-3 gathers the weight where it is used. It gives one tensor, for
+    ZeRO-3 hooks every output whose gradient is asked for, and all ranks must meet the same hooks.
     """
 
     @classmethod
@@ -49,14 +40,16 @@ class LogprobHead(nn.Linear):
         temperature: float = 1.0,
         chunk: int | None = None,
         with_entropy: bool = False,
-    ) -> tuple[Tensor, Tensor | None] | Tensor:
+    ) -> Tensor:
+        """`[1, K]` log-probs, with entropy `[2, K]`; without targets the logits."""
         if targets_K is None:
             return super().forward(hidden_KD)
         if needs_widening(hidden_KD):
             hidden_KD = hidden_KD.float()
-        return token_logprobs(
+        logprobs_K, entropy_K = token_logprobs(
             hidden_KD, self.weight, targets_K, temperature / self.scale, chunk, self.bias, with_entropy
         )
+        return logprobs_K.unsqueeze(0) if entropy_K is None else torch.stack((logprobs_K, entropy_K))
 
 
 class PolicyForward(nn.Module):
@@ -74,7 +67,8 @@ class PolicyForward(nn.Module):
         self.chunk = chunk
         self.flash = model.config._attn_implementation == "flash_attention_2"
 
-    def forward(self, batch: MicroBatch, temperature: float = 1.0, entropy: bool = False) -> Outputs:
+    def forward(self, batch: MicroBatch, temperature: float = 1.0, entropy: bool = False) -> Tensor:
+        """`[1, K]` log-probs of the wanted tokens, with `entropy` `[2, K]`, float32."""
         hidden = self.model.base_model(
             input_ids=batch.input_ids,
             position_ids=batch.position_ids,
@@ -83,7 +77,7 @@ class PolicyForward(nn.Module):
         ).last_hidden_state
         states_KD = take(hidden.flatten(0, 1), batch.states_K)
         head = self.model.get_output_embeddings()
-        return Outputs(*head(states_KD, batch.targets_K, temperature, self.chunk, entropy))
+        return head(states_KD, batch.targets_K, temperature, self.chunk, entropy)  # type: ignore[no-any-return]
 
 
 class ValueForward(nn.Module):
@@ -94,11 +88,12 @@ class ValueForward(nn.Module):
         self.model = model
         self.flash = model.config._attn_implementation == "flash_attention_2"
 
-    def forward(self, batch: MicroBatch) -> Outputs:
+    def forward(self, batch: MicroBatch) -> Tensor:
+        """`[1, K]` values, float32."""
         values = self.model(
             batch.input_ids, position_ids=batch.position_ids, **batch.attention_inputs(self.flash)
         )
-        return Outputs(take(values.flatten(), batch.states_K), None)
+        return take(values.flatten(), batch.states_K).unsqueeze(0)
 
 
 def on_grid(values_K: Tensor, batch: MicroBatch) -> Tensor:

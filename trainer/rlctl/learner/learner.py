@@ -27,7 +27,7 @@ from rlctl.learner.batch import MicroBatch, collate, empty, plan
 from rlctl.learner.config import LearnerConfig
 from rlctl.learner.engine import build_engine, clips_itself
 from rlctl.learner.export import Weight, export, list_weights
-from rlctl.learner.forward import Outputs, PolicyForward, ValueForward, on_grid, split
+from rlctl.learner.forward import PolicyForward, ValueForward, on_grid, split
 from rlctl.learner.prepare import prepare
 from rlctl.learner.schedule import learning_rate
 from rlctl.learner.sequence import Sequence
@@ -130,9 +130,7 @@ class Learner:
         for indices in batches:
             batch = self._collate([sequences[i] for i in indices], trained_only=False)
             outputs = self._forward(self._engine.module, batch, temperature, entropy)
-            wanted = outputs.entropy_K if entropy else outputs.values_K
-            assert wanted is not None
-            for index, part in zip(indices, split(wanted.cpu(), batch), strict=True):
+            for index, part in zip(indices, split(outputs[-1].cpu(), batch), strict=True):
                 results[index] = part
         for _ in range(self._missing(len(batches))):
             self._forward(self._engine.module, empty(self.device), temperature, entropy)
@@ -179,16 +177,15 @@ class Learner:
                 sums.add(output.metrics | {"loss": (output.loss, 0.0)})
                 share = output.loss * distributed.world_size()
             else:
-                outputs = self._forward(self._engine, empty(self.device), temperature, False)
-                share = outputs.values_K.sum() * 0.0
+                share = self._forward(self._engine, empty(self.device), temperature, entropy).sum() * 0.0
             self._engine.backward(share)
         return sums.reduced()
 
     def _loss(self, batch: MicroBatch, totals: Totals, loss: LossFn, temperature: float, entropy: bool) -> LossOutput:
         outputs = self._forward(self._engine, batch, temperature, entropy)
         seen = Batch(
-            outputs_BT=on_grid(outputs.values_K, batch),
-            entropy_BT=None if outputs.entropy_K is None else on_grid(outputs.entropy_K, batch),
+            outputs_BT=on_grid(outputs[0], batch),
+            entropy_BT=on_grid(outputs[1], batch) if entropy else None,
             mask_BT=batch.mask_BT,
             lengths_B=batch.lengths_B,
             fields=batch.fields,
@@ -294,7 +291,7 @@ class Learner:
     def _collate(self, sequences: Seq[Sequence], *, trained_only: bool) -> MicroBatch:
         return collate(sequences, packing=self.config.packing, trained_only=trained_only, device=self.device)
 
-    def _forward(self, module: Any, batch: MicroBatch, temperature: float, entropy: bool) -> Outputs:
+    def _forward(self, module: Any, batch: MicroBatch, temperature: float, entropy: bool) -> Tensor:
         if isinstance(self._model, ValueModel):
             return module(batch)  # type: ignore[no-any-return]
         return module(batch, temperature, entropy)  # type: ignore[no-any-return]
