@@ -1,0 +1,46 @@
+"""The frozen reference policy: log-probs of given responses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+import torch
+from torch import Tensor
+
+from rlctl.learner.batch import collate, plan
+from rlctl.learner.forward import PolicyForward, split
+from rlctl.learner.sequence import Sequence
+from rlctl.learner.wire import Limits
+from rlctl.models.load import load_causal_lm
+from rlctl.models.source import resolve
+from rlctl.reference.config import ReferenceConfig
+
+#: Response tokens whose logits exist at once.
+_CHUNK = 2048
+
+
+class ReferenceEngine:
+    """A causal language model that only looks. Not for several threads at once."""
+
+    def __init__(self, config: ReferenceConfig) -> None:
+        """Loads the model. Raises NotFoundError, ConfigError."""
+        torch.set_num_threads(config.threads)
+        self._config = config
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        folder = resolve(config.model)
+        model = load_causal_lm(folder, config.dtype, config.attention, trust_remote_code=config.trust_remote_code)
+        self._forward = PolicyForward(model.to(self._device), _CHUNK).requires_grad_(False).eval()
+        self.limits = Limits(model.config.vocab_size, model.config.max_position_embeddings)
+
+    @torch.inference_mode()
+    def logprobs(self, sequences: Seq[Sequence], temperature: float) -> list[Tensor]:
+        """`log softmax(logits / temperature)` of every response token, float32 `[T]` each, in order."""
+        results: list[Tensor] = [torch.empty(0)] * len(sequences)
+        packing = self._config.packing
+        for indices in plan([len(s) for s in sequences], self._config.batch_tokens, packing):
+            chosen = [sequences[index] for index in indices]
+            batch = collate(chosen, packing=packing, trained_only=False, device=self._device)
+            outputs = self._forward(batch, temperature)[0].cpu()
+            for index, part in zip(indices, split(outputs, batch), strict=True):
+                results[index] = part
+        return results
