@@ -13,9 +13,12 @@ import typer
 from typer.core import TyperGroup
 
 from rlctl.cli import chat, export, generate, launch, logs, replay, score, serve, settings, status, stop
+from rlctl.cli import eval as evaluation
 from rlctl.core.errors import InvalidArgumentError, NotFoundError, RlctlError
 
-ORDER = ("launch", "status", "logs", "stop", "chat", "generate", "score", "export", "replay", "serve", "settings")
+ORDER = (
+    "launch", "status", "logs", "stop", "chat", "generate", "score", "eval", "export", "replay", "serve", "settings",
+)  # fmt: skip
 
 
 class _Ordered(TyperGroup):
@@ -44,6 +47,7 @@ app.command("chat")(chat.chat)
 app.command("export")(export.export)
 app.command("replay")(replay.replay)
 app.command("serve", context_settings={"ignore_unknown_options": True})(serve.serve)
+app.command("eval")(evaluation.evaluate)
 app.command("settings")(settings.settings)
 
 

@@ -23,9 +23,9 @@ def write_report(evaluation: Evaluation) -> list[Path]:
     config, folder = evaluation.config, Path(evaluation.config.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
     extra = [name for name in evaluation.template.booleans if name not in JUDGED]
-    _whole(folder / RESULTS, lambda path: write_lines(path, map(result, evaluation.rows)))
-    _whole(folder / CHART, lambda path: draw(path, evaluation.summary, config.chart, config.language))
-    _whole(
+    whole(folder / RESULTS, lambda path: write_lines(path, map(result, evaluation.rows)))
+    whole(folder / CHART, lambda path: draw(path, evaluation.summary, config.chart, config.language))
+    whole(
         folder / WORKBOOK,
         lambda path: write_workbook(
             path, evaluation.summary, evaluation.rows, evaluation.bad, extra, config.language
@@ -38,7 +38,7 @@ def write_report(evaluation: Evaluation) -> list[Path]:
 def write_summary(path: Path, summary: dict[str, Any]) -> None:
     """Writes summary.json."""
     text = json.dumps(summary, ensure_ascii=False, indent=2).encode("utf-8", "replace").decode()
-    _whole(path, lambda target: target.write_text(text + "\n", encoding="utf-8"))
+    whole(path, lambda target: target.write_text(text + "\n", encoding="utf-8"))
 
 
 def write_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:
@@ -59,7 +59,7 @@ def result(row: Row) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _whole(path: Path, write: Callable[[Path], object]) -> None:
+def whole(path: Path, write: Callable[[Path], object]) -> None:
     """Writes aside and renames: a reader never sees half a file."""
     aside = path.with_name(f".{path.stem}.part{path.suffix}")
     write(aside)

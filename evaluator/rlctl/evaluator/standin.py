@@ -67,7 +67,7 @@ def verdict_by_rules(user: str) -> dict[str, Any]:
 class StandIn:
     """The server. `faults` are used up one a request, in order of arrival; then every request is answered well.
 
-    calls: how often each sample was asked. token: the bearer token it demands, empty for none.
+    verdict: gives the verdict on a sample, or a text that is sent as it is. calls: how often each sample was asked. token: the bearer token it demands, empty for none.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class StandIn:
         latency_s: float = 0.0,
         token: str = "",
         model: str = "stand-in-1",
-        verdict: Callable[[str], dict[str, Any]] = verdict_by_rules,
+        verdict: Callable[[str], dict[str, Any] | str] = verdict_by_rules,
     ) -> None:
         self.faults = deque(faults)
         unknown = set(self.faults) - set(FAULTS)
@@ -171,13 +171,14 @@ class StandIn:
         return await _send(writer, 200, payload)
 
     def _completion(self, fault: str, request: dict[str, Any], user: str) -> dict[str, Any]:
-        text = json.dumps(self._verdict(user), ensure_ascii=False)
+        verdict = self._verdict(user)
+        text = verdict if isinstance(verdict, str) else json.dumps(verdict, ensure_ascii=False)
         content = {
             "blank": " \n\n ",
             "fenced": f"Here is my verdict:\n```json\n{text}\n```",
             "cut": text[: len(text) // 2],
             "length": text[: len(text) // 2],
-            "python": str(json.loads(text)),
+            "python": str(verdict),
             "think": f'<think>Maybe {{"a_right": 1}}?</think>\n{text}',
             "missing-keys": '{"verdict": true}',
             "prose": "I think that both are right.",

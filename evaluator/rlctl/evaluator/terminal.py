@@ -21,10 +21,36 @@ _NAMED = 8
 
 def show(console: Console, summary: dict[str, Any], language: Language) -> None:
     """Prints the statistics of each data set and what needs attention."""
+    if summary["mode"] == "single":
+        _show_single(console, summary, language)
+        return
     for name, entry in summary["data_sets"].items():
         console.print(_table(name, entry, language))
         _agreement_lines(console, entry, language)
     _attention(console, summary, language)
+
+
+def _show_single(console: Console, summary: dict[str, Any], language: Language) -> None:
+    for name, entry in summary["data_sets"].items():
+        shown = label("all_sets", language) if name == TOTAL else name
+        title = f"{escape(shown)}  ({label('records', language)}: {entry['records']})"
+        table = Table(title=title, title_justify="left")
+        for column in ("measure", "value", "interval", "n", "unscored"):
+            table.add_column(label(column, language), justify="left" if column == "measure" else "right")
+        for measure, item in entry["measures"].items():
+            value = "n/a" if item["value"] is None else f"{item['value']:.1%}"
+            interval = "" if item["low"] is None else f"{item['low']:.1%} – {item['high']:.1%}"
+            table.add_row(label(measure, language), value, interval, str(item["n"]), str(item["unscored"] or ""))
+        console.print(table)
+    _bad_rows(console, summary, language)
+
+
+def _bad_rows(console: Console, summary: dict[str, Any], language: Language) -> None:
+    bad = summary["bad_rows"]
+    for row in bad[:_NAMED]:
+        console.print(f"{label('bad_rows', language)}: {row['file']}:{row['line']}: {row['reason']}", markup=False)
+    if len(bad) > _NAMED:
+        console.print(f"… {len(bad) - _NAMED} more in summary.json", markup=False)
 
 
 def _table(name: str, entry: dict[str, Any], language: Language) -> Table:
@@ -82,11 +108,7 @@ def _agree(item: dict[str, Any]) -> str:
 
 
 def _attention(console: Console, summary: dict[str, Any], language: Language) -> None:
-    bad = summary["bad_rows"]
-    for row in bad[:_NAMED]:
-        console.print(f"{label('bad_rows', language)}: {row['file']}:{row['line']}: {row['reason']}", markup=False)
-    if len(bad) > _NAMED:
-        console.print(f"… {len(bad) - _NAMED} more in summary.json", markup=False)
+    _bad_rows(console, summary, language)
     cost, run = summary["cost"], summary["run"]
     usages = cost["judges"].values()
     if usages:
