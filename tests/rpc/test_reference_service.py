@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.tiny import tiny_llama
 from torch import Tensor
 
 from rlctl.clients.reference import ReferenceClient
@@ -20,6 +19,7 @@ from rlctl.rpc.pool import Pool
 from rlctl.rpc.service import start
 from rlctl.v1.reference_pb2 import ComputeLogprobsRequest
 from rlctl.v1.tensor_pb2 import TokenSequence
+from support.tiny import tiny_llama
 
 pytestmark = pytest.mark.anyio
 

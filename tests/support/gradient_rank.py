@@ -55,7 +55,9 @@ def share(found: list[Sequence], rank: int, ranks: int) -> list[Sequence]:
 
 def policy(kind: str, mode: str) -> LossFn:
     def loss(batch: Batch, totals: Totals) -> LossOutput:
-        result = POLICY[kind](batch.logprobs_BT, batch.fields["old_logprobs"], batch.fields["advantages"], batch.mask_BT)
+        result = POLICY[kind](
+            batch.logprobs_BT, batch.fields["old_logprobs"], batch.fields["advantages"], batch.mask_BT
+        )
         return LossOutput(_total(result.loss_BT, batch, totals, mode), result.metrics)
 
     return loss

@@ -45,8 +45,7 @@ class ReferenceHosted(ReferenceServiceServicer):
             raise UnavailableError("the reference model is still loading")
         temperature = wire.temperature(request.temperature)
         sequences = [
-            wire.sequence(tokens, self._limits, f"sequences[{index}]")
-            for index, tokens in enumerate(request.sequences)
+            wire.sequence(tokens, self._limits, f"sequences[{index}]") for index, tokens in enumerate(request.sequences)
         ]
         results = await self._batcher.submit(sequences, temperature, sum(len(s) for s in sequences))
         return pb.ComputeLogprobsResponse(logprobs=wire.token_floats(results))

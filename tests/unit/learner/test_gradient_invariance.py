@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
+
 from support.ranks import ROOT, run_ranks
 from support.tiny import tiny_llama
-from torch import Tensor
 
 SCRIPT = ROOT / "tests" / "support" / "gradient_rank.py"
 
@@ -32,7 +33,8 @@ def gradients(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, T
 
 #: Tried with ZeRO 0 to 3 on one and two ranks; the others without ZeRO on one rank.
 USUAL = ("ppo-token", "gspo-sequence", "cispo-constant", "reinforce-token", "entropy", "value")
-LOSSES = [f"{kind}-{agg}" for kind in ("ppo", "gspo", "cispo", "reinforce") for agg in ("token", "sequence", "constant")]
+KINDS, AGGREGATIONS = ("ppo", "gspo", "cispo", "reinforce"), ("token", "sequence", "constant")
+LOSSES = [f"{kind}-{aggregation}" for kind in KINDS for aggregation in AGGREGATIONS]
 
 
 @pytest.mark.parametrize("loss", [*LOSSES, "entropy", "value"])
@@ -47,9 +49,7 @@ def test_gradient_does_not_depend_on_the_split(gradients: dict[str, dict[str, Te
 
 
 @pytest.mark.parametrize("loss", ["ppo-token", "gspo-sequence", "value"])
-def test_reported_norm_and_loss_are_those_of_the_whole_step(
-    gradients: dict[str, dict[str, Tensor]], loss: str
-) -> None:
+def test_reported_norm_and_loss_are_those_of_the_whole_step(gradients: dict[str, dict[str, Tensor]], loss: str) -> None:
     found = gradients[loss]
     norm, total = found["1 ranks/zero0/padded-4096"].norm(), found["1 ranks/zero0/padded-4096.loss"]
     for name, number in found.items():
@@ -60,8 +60,9 @@ def test_reported_norm_and_loss_are_those_of_the_whole_step(
 
 
 def test_gradient_equals_that_of_plain_transformers(gradients: dict[str, dict[str, Tensor]], tmp_path: Path) -> None:
-    from support.gradient_rank import sequences
     from transformers import AutoModelForCausalLM
+
+    from support.gradient_rank import sequences
 
     model = AutoModelForCausalLM.from_pretrained(tiny_llama(tmp_path / "model", hidden=32))
     total = sum(int(s.mask.sum()) for s in sequences())

@@ -74,7 +74,7 @@ def _adamw(module: nn.Module, config: LearnerConfig, device: torch.device) -> to
     if config.adam_offload and device.type == "cuda":
         from deepspeed.ops.adam import DeepSpeedCPUAdam
 
-        return DeepSpeedCPUAdam(groups, lr=settings.lr, betas=settings.betas, eps=settings.eps)  # type: ignore[no-any-return]
+        return DeepSpeedCPUAdam(groups, lr=settings.lr, betas=settings.betas, eps=settings.eps)
     return torch.optim.AdamW(groups, lr=settings.lr, betas=settings.betas, eps=settings.eps, fused=True)
 
 

@@ -76,7 +76,7 @@ def _gathered(parameters: list[nn.Parameter], partitioned: bool) -> AbstractCont
         return nullcontext()
     import deepspeed
 
-    return deepspeed.zero.GatheredParameters(parameters)  # type: ignore[no-any-return]
+    return deepspeed.zero.GatheredParameters(parameters)
 
 
 def _checkpoint_name(model: PreTrainedModel | ValueModel, name: str) -> str:

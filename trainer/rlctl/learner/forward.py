@@ -33,7 +33,7 @@ class LogprobHead(nn.Linear):
 
     scale: float = 1.0
 
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         hidden_KD: Tensor,
         targets_K: Tensor | None = None,
@@ -77,7 +77,7 @@ class PolicyForward(nn.Module):
         ).last_hidden_state
         states_KD = take(hidden.flatten(0, 1), batch.states_K)
         head = self.model.get_output_embeddings()
-        return head(states_KD, batch.targets_K, temperature, self.chunk, entropy)  # type: ignore[no-any-return]
+        return head(states_KD, batch.targets_K, temperature, self.chunk, entropy)
 
 
 class ValueForward(nn.Module):
@@ -90,9 +90,7 @@ class ValueForward(nn.Module):
 
     def forward(self, batch: MicroBatch) -> Tensor:
         """`[1, K]` values, float32."""
-        values = self.model(
-            batch.input_ids, position_ids=batch.position_ids, **batch.attention_inputs(self.flash)
-        )
+        values = self.model(batch.input_ids, position_ids=batch.position_ids, **batch.attention_inputs(self.flash))
         return take(values.flatten(), batch.states_K).unsqueeze(0)
 
 

@@ -12,14 +12,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from rlctl.core.errors import InvalidArgumentError
 from rlctl.learner import distributed, state
@@ -31,7 +30,7 @@ from rlctl.learner.forward import PolicyForward, ValueForward, on_grid, split
 from rlctl.learner.prepare import prepare
 from rlctl.learner.schedule import learning_rate
 from rlctl.learner.sequence import Sequence
-from rlctl.models.save import dtype_name, save_model
+from rlctl.models.save import save_model
 from rlctl.models.value_head import ValueModel
 
 
@@ -108,6 +107,11 @@ class Learner:
         self._weights: list[Weight] = list_weights(model)
         self._engine = build_engine(module, config, distributed.world_size(), self.device)
         self._partitioned = config.zero_stage == 3
+
+    @property
+    def model_config(self) -> PretrainedConfig:
+        """The Hugging Face configuration of the model."""
+        return self._model.config
 
     # -- without gradient ---------------------------------------------------------------------------------------
 
@@ -293,5 +297,5 @@ class Learner:
 
     def _forward(self, module: Any, batch: MicroBatch, temperature: float, entropy: bool) -> Tensor:
         if isinstance(self._model, ValueModel):
-            return module(batch)  # type: ignore[no-any-return]
-        return module(batch, temperature, entropy)  # type: ignore[no-any-return]
+            return module(batch)
+        return module(batch, temperature, entropy)

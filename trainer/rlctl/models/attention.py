@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PretrainedConfig
 
 from rlctl.core.errors import ConfigError
 from rlctl.models.widen import needs_widening
@@ -31,7 +31,7 @@ class Bucket:
     """Rows of like length within a packed row."""
 
     tokens_M: Tensor
-    """Position in the packed row of each token of the bucket, int64; None-like (empty) never occurs."""
+    """Position in the packed row of each token of the bucket, int64."""
     slots_M: Tensor
     """Where that token lies on the flat `rows * length` grid."""
     rows: int
@@ -78,12 +78,12 @@ class _Place(torch.autograd.Function):
 
 def take(x: Tensor, index: Tensor) -> Tensor:
     """Rows of `x` (dim 0) at `index`, which has no repeats."""
-    return _Take.apply(x, index)  # type: ignore[no-any-return]
+    return _Take.apply(x, index)
 
 
 def place(x: Tensor, index: Tensor, rows: int) -> Tensor:
     """A zero tensor of `rows` rows with `x` at `index`, which has no repeats."""
-    return _Place.apply(x, index, rows)  # type: ignore[no-any-return]
+    return _Place.apply(x, index, rows)
 
 
 class _Explicit(torch.autograd.Function):
@@ -131,7 +131,7 @@ def _explicit(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None)
     mask = causal_mask(length, window, q).repeat(groups, 1).unsqueeze(0)
     out = _Explicit.apply(queries, keys, values, mask, scale)
     out = out.view(rows, k.shape[2], groups, length, v.shape[3]).permute(0, 3, 1, 2, 4)
-    return out.reshape(rows, length, heads, v.shape[3]).to(dtype)  # type: ignore[no-any-return]
+    return out.reshape(rows, length, heads, v.shape[3]).to(dtype)
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None) -> Tensor:
@@ -182,7 +182,7 @@ def attention(
             reason="UNSUPPORTED_MODEL",
         )
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
-    kernel = module.config.rlctl_kernel  # type: ignore[union-attr]
+    kernel: str = cast(PretrainedConfig, module.config).rlctl_kernel
     q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     if not layout.buckets:
         return _grid(q, k, v, scale, sliding_window, kernel), None
@@ -191,9 +191,9 @@ def attention(
     out: Tensor | None = None
     for bucket in layout.buckets:
         cells, shape = bucket.rows * bucket.length, (bucket.rows, bucket.length)
-        parts = (x if whole else take(x, bucket.tokens_M) for x in (q, k, v))
-        grids = (place(x, bucket.slots_M, cells).view(*shape, *x.shape[1:]) for x in parts)
-        rows = take(_grid(*grids, scale, sliding_window, kernel).flatten(0, 1), bucket.slots_M)
+        parts = [x if whole else take(x, bucket.tokens_M) for x in (q, k, v)]
+        gq, gk, gv = (place(x, bucket.slots_M, cells).view(*shape, *x.shape[1:]) for x in parts)
+        rows = take(_grid(gq, gk, gv, scale, sliding_window, kernel).flatten(0, 1), bucket.slots_M)
         if whole:
             return rows.unsqueeze(0), None
         rows = place(rows, bucket.tokens_M, q.shape[0])

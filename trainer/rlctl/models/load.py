@@ -36,7 +36,7 @@ def load_tokenizer(path: Path, trust_remote_code: bool = False) -> PreTrainedTok
     tokenizer = _load(AutoTokenizer.from_pretrained, path, "tokenizer", trust_remote_code=trust_remote_code)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
-    return tokenizer  # type: ignore[no-any-return]
+    return tokenizer
 
 
 def load_causal_lm(
@@ -80,7 +80,7 @@ def load_reward_model(path: Path, dtype: Dtype, trust_remote_code: bool = False)
     if model.config.num_labels != 1:
         raise ConfigError(f"{path}: a reward model has one output, this one {model.config.num_labels}")
     widen_linears(model)
-    return model.eval()  # type: ignore[no-any-return]
+    return model.eval()
 
 
 def uses_flash_attention(attention: Attention) -> bool:

@@ -37,4 +37,4 @@ class ValueModel(nn.Module):
     def forward(self, input_ids: Tensor, **inputs: Any) -> Tensor:
         """`[R, L]` ids -> `[R, L]` values in float32 (`inputs` go to the backbone)."""
         hidden = self.backbone(input_ids=input_ids, use_cache=False, **inputs).last_hidden_state
-        return self.score(hidden).squeeze(-1).float()  # type: ignore[no-any-return]
+        return self.score(hidden).squeeze(-1).float()
