@@ -7,9 +7,13 @@ from concurrent.futures import Future
 import torch
 
 from rlctl.clients.critic import CriticClient
+from rlctl.clients.requests import split
 from rlctl.learner.sequence import Sequence
 from rlctl.rpc.portal import Portal
 from rlctl.v1 import critic_pb2, tensor_pb2
+
+#: Tokens of one ComputeValues call, as bytes on the wire; the answer takes about twice that.
+REQUEST_BYTES = 8 << 20
 
 
 class CriticLink:
@@ -25,10 +29,13 @@ class CriticLink:
         return self._portal.spawn(self._values, [_tokens(s) for s in sequences])
 
     async def _values(self, tokens: list[tensor_pb2.TokenSequence]) -> list[torch.Tensor]:
-        response = await self._client.compute_values(
-            critic_pb2.ComputeValuesRequest(epoch=self._fence, sequences=tokens)
-        )
-        return [torch.tensor(one.values, dtype=torch.float32) for one in response.values]
+        values: list[torch.Tensor] = []
+        for part in split(tokens, REQUEST_BYTES):
+            response = await self._client.compute_values(
+                critic_pb2.ComputeValuesRequest(epoch=self._fence, sequences=part)
+            )
+            values.extend(torch.tensor(one.values, dtype=torch.float32) for one in response.values)
+        return values
 
     def train(self, step: int, batches: list[list[Sequence]]) -> Future[dict[str, float]]:
         """One optimizer step a batch, in order; the result is the mean of their metrics, under `value/`."""

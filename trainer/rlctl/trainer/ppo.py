@@ -37,6 +37,10 @@ TICK_S = 1.0
 CATCH_UP_S = 2.0
 
 
+class StopAsked(Exception):
+    """Unwinds to `run`: the trainer was asked to stop while it waited."""
+
+
 class Coordinator:
     """Owns a run: decides what every rank does, and when."""
 
@@ -66,25 +70,32 @@ class Coordinator:
             logger.info("replaying step %d from the journal", recorded.step)
             self._status.update(state=trainer_pb2.TRAINER_STATE_REPLAYING, step=self._progress.step)
             self._update(recorded, PhaseTimer(), publish=False)
+        try:
+            self._train()
+            self._finish()
+        except StopAsked:
+            self._stop()
+        self._metrics.close()
+        self._status.update(state=trainer_pb2.TRAINER_STATE_DONE)
+
+    def _train(self) -> None:
         self._wait_for_services()
         self._services.sync.publish(self._progress.step)
         if self._progress.step == 0 and not self._metrics.evaluations():
             self._evaluate()
-        while self._progress.step < self._config.train.steps and self._may_go_on():
+        while self._progress.step < self._config.train.steps:
+            self._pause_if_asked()
             timer = PhaseTimer()
             settled = self._collect(timer)
-            if settled is None:
-                break
             self._rollouts.write(settled)
             self._update(settled, timer, publish=True)
             if self._due(self._config.checkpoint.steps) or self._controls.checkpoint.is_set():
                 self._commit()
             if self._due(self._config.eval.steps):
                 self._evaluate()
-        self._finish()
 
-    def _collect(self, timer: PhaseTimer) -> journal_pb2.SettledStep | None:
-        """Issues the step's groups and waits for all of them; None when asked to stop meanwhile."""
+    def _collect(self, timer: PhaseTimer) -> journal_pb2.SettledStep:
+        """Issues the step's groups and waits for all of them."""
         stage, step = self._services.stage, self._progress.step
         begun = progressed = looked = time.monotonic()
         self._status.update(state=trainer_pb2.TRAINER_STATE_RUNNING, step=step)
@@ -92,8 +103,7 @@ class Coordinator:
         missing = len(stage.missing)
         while not self._services.call(stage.collect, TICK_S):
             now = time.monotonic()
-            if self._controls.stop.is_set():
-                return None
+            self._raise_if_stopped()
             if len(stage.missing) < missing:
                 missing, progressed = len(stage.missing), now
             elif now - progressed > self._config.stall_timeout_s:
@@ -147,25 +157,33 @@ class Coordinator:
         self._status.update(checkpoint_step=self._progress.step)
 
     def _finish(self) -> None:
-        done = self._progress.step >= self._config.train.steps
+        self._commit_if_new()
+        if all(row["step"] != self._progress.step for row in self._metrics.evaluations()):
+            self._evaluate()
         self._status.update(state=trainer_pb2.TRAINER_STATE_STOPPING)
+        self._ranks.run(EXPORT_MODEL)
+        write_summary(self._config, self._progress, self._metrics, done=True)
+
+    def _stop(self) -> None:
+        """Ends in order, to be gone on with: what was issued and is not settled waits on the streams."""
+        self._status.update(state=trainer_pb2.TRAINER_STATE_STOPPING)
+        self._commit_if_new()
+        write_summary(self._config, self._progress, self._metrics, done=False)
+
+    def _commit_if_new(self) -> None:
         if self._commits.last_step != self._progress.step:
             self._commit()
-        if done:
-            if all(row["step"] != self._progress.step for row in self._metrics.evaluations()):
-                self._evaluate()
-            self._ranks.run(EXPORT_MODEL)
-        write_summary(self._config, self._progress, self._metrics, done=done)
-        self._metrics.close()
-        self._status.update(state=trainer_pb2.TRAINER_STATE_DONE)
 
-    def _may_go_on(self) -> bool:
-        """Waits while paused; False when asked to stop."""
+    def _pause_if_asked(self) -> None:
         while not self._controls.resume.is_set() and not self._controls.stop.is_set():
             self._status.update(state=trainer_pb2.TRAINER_STATE_PAUSED)
             self._ranks.idle()
             self._controls.resume.wait(TICK_S)
-        return not self._controls.stop.is_set()
+        self._raise_if_stopped()
+
+    def _raise_if_stopped(self) -> None:
+        if self._controls.stop.is_set():
+            raise StopAsked
 
     def _wait_for_services(self) -> None:
         for whom, future in self._services.waits():
@@ -178,6 +196,9 @@ class Coordinator:
         """A result of the event loop, while the other ranks hear that this one lives."""
         begun = time.monotonic()
         while not future.done():
+            if self._controls.stop.is_set():
+                future.cancel()
+                raise StopAsked
             if time.monotonic() - begun > self._config.stall_timeout_s:
                 raise DeadlineError(f"waited {self._config.stall_timeout_s:g} s for {whom}")
             self._ranks.idle()

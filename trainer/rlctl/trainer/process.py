@@ -66,7 +66,9 @@ def _learner(config: TrainerConfig, folder: Path) -> Learner:
     return Learner(model, config.actor, total_steps=steps)
 
 
-def _register(config: TrainerConfig, ranks: Ranks, learner: Learner, tokenizer: PreTrainedTokenizerBase, prompt_ids: list[int]) -> None:
+def _register(
+    config: TrainerConfig, ranks: Ranks, learner: Learner, tokenizer: PreTrainedTokenizerBase, prompt_ids: list[int]
+) -> None:
     """The commands that need the learner alone."""
 
     def export(_payload: bytes) -> Iterator[tuple[str, torch.Tensor]] | None:
