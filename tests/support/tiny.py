@@ -13,7 +13,7 @@ CHAT_TEMPLATE = (
 
 
 def tiny_llama(folder: Path, *, tied: bool = True, seed: int = 0, hidden: int = 128, layers: int = 2) -> Path:
-    """Writes model and tokenizer in Hugging Face format to `folder` (about 0.3 M parameters, fp32, attention heads of 32)."""
+    """Writes model and tokenizer in Hugging Face format to `folder` (0.3 M parameters, fp32, heads of 32)."""
     import torch
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast

@@ -63,6 +63,7 @@ class Coordinator:
         self._controls = controls
         self._metrics = MetricsLog(config, config.run_dir, progress.step)
         self._rollouts = RolloutLog(config)
+        self._looked = 0.0
 
     def run(self) -> None:
         """Trains until the last step, or until asked to stop. The progress is that of the last commit."""
@@ -97,7 +98,7 @@ class Coordinator:
     def _collect(self, timer: PhaseTimer) -> journal_pb2.SettledStep:
         """Issues the step's groups and waits for all of them."""
         stage, step = self._services.stage, self._progress.step
-        begun = progressed = looked = time.monotonic()
+        begun = progressed = time.monotonic()
         self._status.update(state=trainer_pb2.TRAINER_STATE_RUNNING, step=step)
         self._services.call(stage.issue, step)
         missing = len(stage.missing)
@@ -114,10 +115,7 @@ class Coordinator:
                     reason="ROLLOUTS_STALLED",
                 )
             self._status.update(waiting_for=f"{missing} prompt groups of step {step}")
-            self._ranks.idle()
-            if now - looked > CATCH_UP_S:
-                looked = now
-                self._services.sync.catch_up()
+            self._tick()
         settled, clock = self._services.call(stage.settle)
         timer.rollouts(time.monotonic() - begun, clock)
         self._status.update(waiting_for="")
@@ -201,13 +199,21 @@ class Coordinator:
                 raise StopAsked
             if time.monotonic() - begun > self._config.stall_timeout_s:
                 raise DeadlineError(f"waited {self._config.stall_timeout_s:g} s for {whom}")
-            self._ranks.idle()
+            self._tick()
             try:
                 return future.result(TICK_S)
             except TimeoutError:
                 if future.done():
                     raise
         return future.result()
+
+    def _tick(self) -> None:
+        """While rank 0 waits: the other ranks hear of it, and replicas that came late get their weights."""
+        self._ranks.idle()
+        now = time.monotonic()
+        if self._services.sync.version and now - self._looked > CATCH_UP_S:
+            self._looked = now
+            self._services.sync.catch_up()
 
     def _due(self, every: int) -> bool:
         return every > 0 and self._progress.step % every == 0

@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 EXPORT = "export"
 CANARY = "canary"
 CANARY_TOKENS = 24
+ATTEMPTS = 5
 
 
 class PolicySync:
@@ -50,6 +51,7 @@ class PolicySync:
         self._canary_prompt = prompt_ids
         self._has: dict[str, int] = {}
         self._canary: weights_pb2.Canary | None = None
+        self._refusals = 0
         self.version = 0
         self.bytes_sent = 0
 
@@ -61,22 +63,32 @@ class PolicySync:
     def publish(self, step: int) -> int:
         """Publishes the weights after `step` steps as a new version to every replica there is; returns the version.
 
-        Raises UnavailableError when no replica took it.
+        Replicas that are not there, or fail, get it by `catch_up`.
         """
         self.version = self.versions.take(step)
         self._canary = self._make_canary()
         self._send(self._instances())
         if not self.replicas:
-            raise UnavailableError("no generation replica took the new weights; see the errors above and its log")
+            logger.warning("no generation replica has version %d yet; waiting for one", self.version)
         return self.version
 
-    def catch_up(self) -> bool:
-        """Sends the version of today to replicas that came since, or had failed. True when there were any."""
+    def catch_up(self) -> None:
+        """Sends the version of today to replicas that came since, or had failed.
+
+        Raises UnavailableError when not one replica took it in `ATTEMPTS` attempts.
+        """
         late = [one for one in self._instances() if self._has.get(one.instance_id) != self.version]
-        if late:
-            logger.info("sending version %d to %s", self.version, ", ".join(one.address for one in late))
-            self._send(late)
-        return bool(late)
+        if not late:
+            return
+        logger.info("sending version %d to %s", self.version, ", ".join(one.address for one in late))
+        self._send(late)
+        self._refusals = 0 if self.replicas else self._refusals + 1
+        if self._refusals >= ATTEMPTS:
+            raise UnavailableError(
+                f"no generation replica took the weights of version {self.version} in {ATTEMPTS} attempts; the errors "
+                "above and the replicas' logs say why",
+                reason="WEIGHTS_REFUSED",
+            )
 
     def _instances(self) -> list[Instance]:
         live = self._portal.call(loaded_replicas, self._registry, timeout_s=self._config.weights.timeout_s)
