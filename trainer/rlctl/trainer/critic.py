@@ -14,6 +14,8 @@ from rlctl.v1 import critic_pb2, tensor_pb2
 
 #: Tokens of one ComputeValues call, as bytes on the wire; the answer takes about twice that.
 REQUEST_BYTES = 8 << 20
+#: What is reported of the critic's own metrics.
+METRICS = ("loss", "value_clip_fraction", "grad_norm", "learning_rate")
 
 
 class CriticLink:
@@ -46,8 +48,9 @@ class CriticLink:
         for number, batch in enumerate(batches):
             header = critic_pb2.TrainHeader(epoch=self._fence, step=step, minibatch=number, num_sequences=len(batch))
             response = await self._client.train(header, [_train_sequence(s) for s in batch])
-            for name, value in response.metrics.items():
-                sums[f"value/{name}"] = sums.get(f"value/{name}", 0.0) + value / len(batches)
+            for name in METRICS:
+                if name in response.metrics:
+                    sums[f"value/{name}"] = sums.get(f"value/{name}", 0.0) + response.metrics[name] / len(batches)
         return sums
 
     def save(self, tag: str, keep: list[str]) -> None:

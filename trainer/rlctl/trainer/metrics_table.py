@@ -35,7 +35,7 @@ METRICS: dict[str, str] = {
     "policy/grad_norm": "global gradient norm before clipping",
     "policy/learning_rate": "mean learning rate of the step's optimizer steps",
     "value/loss": "critic's loss",
-    "value/clip_fraction": "share of tokens whose value was clipped",
+    "value/value_clip_fraction": "share of tokens whose value was clipped",
     "value/grad_norm": "critic's gradient norm before clipping",
     "value/learning_rate": "critic's learning rate",
     "value/mean": "mean value",
