@@ -27,6 +27,13 @@ def kill(server: NatsServer) -> None:
     server.process.wait()
 
 
+def freeze(server: NatsServer) -> None:
+    assert server.pid is not None
+    os.kill(server.pid, signal.SIGSTOP)
+    while "T (stopped)" not in Path(f"/proc/{server.pid}/status").read_text():
+        time.sleep(0.01)
+
+
 async def restart(server: NatsServer, after_s: float = 0.0) -> None:
     await asyncio.sleep(after_s)
     await asyncio.to_thread(server.start)
@@ -139,14 +146,31 @@ async def test_an_unreachable_server_is_named_with_the_mend() -> None:
 
 async def test_a_frozen_server_is_noticed(server: NatsServer, connect: Connect) -> None:
     bus = await connect(outage_timeout_s=7.0)
+    freeze(server)
     assert server.pid is not None
-    os.kill(server.pid, signal.SIGSTOP)
     try:
         with pytest.raises(UnavailableError, match="within 7 s"):
             await bus.publish_prompt(task(1))
     finally:
         os.kill(server.pid, signal.SIGCONT)
     await bus.publish_prompt(task(2))
+
+
+async def test_a_publish_can_be_cancelled_while_the_server_does_not_read(server: NatsServer, connect: Connect) -> None:
+    bus = await connect()
+    freeze(server)
+    assert server.pid is not None
+    try:
+        large = rollout(1)
+        large.task.prompt = "x" * (7 * 1024 * 1024)
+        publishing = asyncio.create_task(bus.publish_rollout(large))
+        await asyncio.sleep(0.3)
+        publishing.cancel()
+        done, _ = await asyncio.wait({publishing}, timeout=2.0)
+        assert done
+        assert publishing.cancelled()
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
 
 
 async def test_a_connection_closed_for_good_is_loud_and_final(

@@ -131,11 +131,11 @@ async def test_an_early_return_leaves_no_hole_in_what_was_asked(connect: Connect
 
 
 async def test_work_longer_than_ack_wait_is_renewed_and_goes_to_nobody_else(connect: Connect) -> None:
-    bus = await connect(ack_wait_s=1.1)
+    bus = await connect(ack_wait_s=1.8)
     await bus.publish_prompt(task(1))
-    mine, other = await bus.prompt_consumer(), await (await connect(ack_wait_s=1.1)).prompt_consumer()
+    mine, other = await bus.prompt_consumer(), await (await connect(ack_wait_s=1.8)).prompt_consumer()
     [delivery] = await mine.fetch(1, 2.0)
-    assert await other.fetch(1, 3.0) == []
+    assert await other.fetch(1, 4.0) == []
     await delivery.ack_sync()
     assert not await bus.prompt_exists(group_id(1))
 

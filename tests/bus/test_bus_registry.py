@@ -60,12 +60,12 @@ async def test_a_watcher_is_told_of_every_change(connect: Connect) -> None:
 
 
 async def test_heartbeats_keep_an_instance_beyond_its_time(connect: Connect) -> None:
-    registry, reader = Registry(await connect(registry_ttl_s=1.2)), Registry(await connect(registry_ttl_s=1.2))
+    registry, reader = Registry(await connect(registry_ttl_s=1.8)), Registry(await connect(registry_ttl_s=1.8))
     await registry.announce(GENERATION)
     watch = reader.watch("generation")
     assert await next_list(watch) == [GENERATION]
     with pytest.raises(TimeoutError):
-        await next_list(watch, timeout_s=3.0)
+        await next_list(watch, timeout_s=4.0)
     assert await reader.list("generation") == [GENERATION]
 
 
@@ -103,7 +103,7 @@ async def test_a_killed_process_vanishes_within_ten_seconds(server: NatsServer, 
 
 
 async def test_while_nats_is_away_nobody_is_taken_for_dead(server: NatsServer, connect: Connect) -> None:
-    registry, reader = Registry(await connect(registry_ttl_s=1.0)), Registry(await connect(registry_ttl_s=1.0))
+    registry, reader = Registry(await connect(registry_ttl_s=2.0)), Registry(await connect(registry_ttl_s=2.0))
     await registry.announce(GENERATION)
     watch = reader.watch("generation")
     assert await next_list(watch) == [GENERATION]
@@ -111,9 +111,9 @@ async def test_while_nats_is_away_nobody_is_taken_for_dead(server: NatsServer, c
     assert server.process is not None
     os.kill(server.process.pid, signal.SIGKILL)
     server.process.wait()
-    await asyncio.sleep(2.5)
+    await asyncio.sleep(3.0)
     await asyncio.to_thread(server.start)
-    await asyncio.sleep(2.0)
+    await asyncio.sleep(3.0)
     assert not change.done()
     assert await reader.list("generation") == [GENERATION], "and the heartbeats go on"
     change.cancel()

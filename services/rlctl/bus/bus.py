@@ -18,12 +18,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rlctl.bus.config import BusConfig
-from rlctl.bus.connection import ApiError, Connection, NotServedError, refused
+from rlctl.bus.connection import Connection
 from rlctl.bus.consumer import Consumer
+from rlctl.bus.faults import ApiError, NotServedError, refused
 from rlctl.bus.ids import Queue, group_key, group_subject, stream_name, stream_subjects
 from rlctl.bus.lookup import Lookup
+from rlctl.bus.streams import put_stream
 from rlctl.core.errors import (
-    ConfigError,
     DataLossError,
     FencedError,
     InvalidArgumentError,
@@ -42,7 +43,6 @@ HEADROOM = 64 * 1024
 
 QUEUES: tuple[Queue, ...] = ("prompts", "rollouts")
 
-_STREAM_NAME_IN_USE = 10058
 _CONSUMER_NOT_UNIQUE = (10100, 10099)
 _FULL = (10077, 10122)
 _NO_DISK = (10047, 10023)
@@ -300,22 +300,3 @@ def _decoder(
         return message
 
     return decode
-
-
-async def put_stream(connection: Connection, config: dict[str, Any]) -> None:
-    """Creates a stream, or changes the one there is. Raises ConfigError where it cannot be changed so."""
-    name = config["name"]
-    try:
-        await connection.api(f"STREAM.CREATE.{name}", config)
-    except ApiError as error:
-        if error.err_code != _STREAM_NAME_IN_USE:
-            raise ConfigError(
-                f"NATS at {connection.url} did not create stream {name!r}: {error.description}"
-            ) from error
-        try:
-            await connection.api(f"STREAM.UPDATE.{name}", config)
-        except ApiError as update:
-            raise ConfigError(
-                f"stream {name!r} at {connection.url} exists with other settings and cannot be changed: "
-                f"{update.description}"
-            ) from update

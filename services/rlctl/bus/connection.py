@@ -11,11 +11,9 @@ import itertools
 import json
 import logging
 import re
-import ssl
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import nats
 import nats.errors
@@ -23,14 +21,9 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from rlctl.bus.config import BusConfig
-from rlctl.core.errors import (
-    AccessDeniedError,
-    AuthenticationError,
-    ConfigError,
-    InternalError,
-    RlctlError,
-    UnavailableError,
-)
+from rlctl.bus.faults import ApiError, InterruptedCallError, NotServedError, shown
+from rlctl.bus.login import login
+from rlctl.core.errors import AccessDeniedError, AuthenticationError, ConfigError, UnavailableError
 
 log = logging.getLogger("rlctl.bus")
 
@@ -40,24 +33,6 @@ T = TypeVar("T")
 REPLY_TIMEOUT_S = 5.0
 #: How often a call that waits for NATS says so.
 SAY_EVERY_S = 10.0
-
-
-class NotServedError(Exception):
-    """Nobody answers at this subject: no such stream or consumer, or JetStream is off."""
-
-
-class InterruptedCallError(Exception):
-    """The connection broke, or the reply took too long; whether the call took effect is unknown."""
-
-
-class ApiError(Exception):
-    """JetStream refused a call."""
-
-    def __init__(self, error: dict[str, Any]) -> None:
-        super().__init__(error.get("description", ""))
-        self.code: int = error.get("code", 0)
-        self.err_code: int = error.get("err_code", 0)
-        self.description: str = error.get("description", "")
 
 
 class Connection:
@@ -91,8 +66,10 @@ class Connection:
         if dial in done:
             dial.result()
             return connection
-        dial.cancel()
-        await asyncio.gather(dial, return_exceptions=True)
+        while not dial.done():
+            # nats-py swallows a cancellation that hits it while it cleans a failed attempt up.
+            dial.cancel()
+            await asyncio.wait({dial}, timeout=0.1)
         connection._closing = True
         if connection._denied.is_set():
             raise AuthenticationError(
@@ -106,7 +83,7 @@ class Connection:
         )
 
     async def _dial(self, name: str) -> None:
-        options = self._security()
+        options = login(self.config, self._encrypted)
         await self._nats.connect(
             [part.strip() for part in self.config.url.split(",")],
             name=name,
@@ -123,36 +100,11 @@ class Connection:
             **options,
         )
         if self.config.ca is not None and not self._encrypted():
-            await self._nats.close()
+            await self.close()
             raise UnavailableError(f"NATS at {self.url} offers no TLS, and bus.ca demands it: configure its `tls`")
         self._inbox = self._nats.new_inbox()
         await self._nats.subscribe(f"{self._inbox}.*", cb=self._on_reply, pending_bytes_limit=0)
         self._up.set()
-
-    def _security(self) -> dict[str, Any]:
-        """User, password and TLS as nats-py takes them. Raises ConfigError."""
-        options: dict[str, Any] = {}
-        if self.config.ca is not None:
-            try:
-                options["tls"] = ssl.create_default_context(cafile=str(self.config.ca))
-            except (OSError, ssl.SSLError) as error:
-                raise ConfigError(f"bus.ca: cannot read {self.config.ca}: {error}") from error
-        if self.config.user is not None:
-            if self.config.password_file is None:
-                raise ConfigError("bus.user needs bus.password_file, the file with its password")
-            try:
-                password = self.config.password_file.read_text(encoding="utf-8").strip()
-            except OSError as error:
-                raise ConfigError(f"bus.password_file: cannot read {self.config.password_file}: {error}") from error
-            options.update(user=self.config.user, password=lambda: self._guarded(password))
-            options["inbox_prefix"] = f"_INBOX.{self.config.user}"
-        return options
-
-    def _guarded(self, password: str) -> str:
-        """The password, unless it would travel in the clear although TLS was asked for."""
-        if self.config.ca is not None and not self._encrypted():
-            raise nats.errors.Error("the server offers no TLS, and bus.ca demands it")
-        return password
 
     def _encrypted(self) -> bool:
         return bool(self._nats._server_info.get("tls_required"))
@@ -269,10 +221,16 @@ class Connection:
         self, subject: str, data: bytes = b"", *, reply: str = "", headers: dict[str, str] | None = None
     ) -> None:
         """Sends without waiting for anything; lost when the connection breaks now. Raises InterruptedCallError."""
+        task = asyncio.current_task()
+        assert task is not None
+        cancellations = task.cancelling()
         try:
             await self._nats.publish(subject, data, reply=reply, headers=headers)
         except (nats.errors.Error, OSError) as error:
             raise InterruptedCallError(str(error)) from error
+        if task.cancelling() > cancellations:
+            # nats-py swallows a cancellation that hits it while it sends.
+            raise asyncio.CancelledError
 
     async def request(
         self,
@@ -287,11 +245,11 @@ class Connection:
         future: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
         self._calls[token] = (future, subject)
         try:
-            await self._nats.publish(subject, data, reply=f"{self._inbox}.{token}", headers=headers)
             async with asyncio.timeout(timeout_s):
+                await self.publish(subject, data, reply=f"{self._inbox}.{token}", headers=headers)
                 message = await future
-        except (TimeoutError, nats.errors.Error, OSError) as error:
-            raise InterruptedCallError(str(error) or f"no reply within {timeout_s:g} s") from error
+        except TimeoutError as error:
+            raise InterruptedCallError(f"no reply within {timeout_s:g} s") from error
         finally:
             del self._calls[token]
             future.cancel()
@@ -318,7 +276,10 @@ class Connection:
                 )
             if await self.until_connected(min(left, SAY_EVERY_S)):
                 try:
-                    return await attempt()
+                    async with asyncio.timeout(left):
+                        return await attempt()
+                except TimeoutError:
+                    continue
                 except NotServedError:
                     unserved_until = unserved_until or time.monotonic() + 3.0
                     if time.monotonic() > unserved_until:
@@ -355,18 +316,3 @@ class Connection:
         self._closing = True
         await self._nats.close()
         self.closed.set()
-
-
-def shown(url: str) -> str:
-    """URLs without user and password, for messages."""
-    parts = []
-    for part in url.split(","):
-        split = urlsplit(part.strip())
-        host = split.netloc.rsplit("@", 1)[-1]
-        parts.append(f"{split.scheme}://{host}" if split.scheme else host)
-    return ",".join(parts)
-
-
-def refused(error: ApiError, what: str) -> RlctlError:
-    """An API error that we have no remedy for."""
-    return InternalError(f"NATS refused to {what}: {error.description} (code {error.code}, {error.err_code})")

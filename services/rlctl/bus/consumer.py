@@ -22,7 +22,8 @@ from typing import Generic, TypeVar
 from google.protobuf.message import DecodeError
 from nats.aio.msg import Msg
 
-from rlctl.bus.connection import ApiError, Connection, InterruptedCallError, NotServedError
+from rlctl.bus.connection import Connection
+from rlctl.bus.faults import ApiError, InterruptedCallError, NotServedError
 from rlctl.core.errors import RlctlError, UnavailableError
 
 log = logging.getLogger("rlctl.bus")

@@ -10,9 +10,10 @@ import base64
 import json
 from typing import Any
 
-from rlctl.bus.bus import Bus, put_stream
-from rlctl.bus.connection import ApiError, refused
+from rlctl.bus.bus import Bus
+from rlctl.bus.faults import ApiError, refused
 from rlctl.bus.ids import bucket_name
+from rlctl.bus.streams import put_stream
 from rlctl.core.errors import FencedError
 
 _WRONG_LAST_SEQUENCE = (10071, 10164)

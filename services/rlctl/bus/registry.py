@@ -17,9 +17,10 @@ from typing import Any
 
 from nats.aio.msg import Msg
 
-from rlctl.bus.bus import Bus, put_stream
-from rlctl.bus.connection import ApiError, InterruptedCallError, NotServedError, refused
+from rlctl.bus.bus import Bus
+from rlctl.bus.faults import ApiError, InterruptedCallError, NotServedError, refused
 from rlctl.bus.ids import bucket_name, encode_name
+from rlctl.bus.streams import put_stream
 from rlctl.core.errors import RlctlError
 
 log = logging.getLogger("rlctl.bus")
