@@ -99,15 +99,7 @@ class PolicySync:
     def _send(self, instances: list[Instance]) -> None:
         if not instances:
             return
-        members = [
-            Member(
-                one.instance_id,
-                one.address,
-                WeightsClient(one.address, self._config.generation),
-                int(one.extra.get("workers", "1")),
-            )
-            for one in instances
-        ]
+        members = self._portal.call(self._members, instances)
         try:
             result = self._publisher.publish(
                 epoch=self._fence,
@@ -125,6 +117,18 @@ class PolicySync:
         for name, error in result.failed.items():
             self._has.pop(name, None)
             logger.error("generation replica %s did not take version %d: %s", name, self.version, error.message)
+
+    async def _members(self, instances: list[Instance]) -> list[Member]:
+        """Runs on the portal's loop, to which a client's connection belongs."""
+        return [
+            Member(
+                one.instance_id,
+                one.address,
+                WeightsClient(one.address, self._config.generation),
+                int(one.extra.get("workers", "1")),
+            )
+            for one in instances
+        ]
 
     def _make_canary(self) -> weights_pb2.Canary:
         logprobs = self._ranks.run(CANARY)
