@@ -19,12 +19,15 @@ async def run_job(config: EvaluatorConfig, on_progress: Callable[[Progress], Non
     if config.mode == "single":
         from rlctl.evaluator.single import evaluate_single
 
-        return evaluate_single(config, on_progress)
+        loop = asyncio.get_running_loop()
+        return await asyncio.to_thread(
+            evaluate_single, config, lambda progress: loop.call_soon_threadsafe(on_progress, progress)
+        )
     from rlctl.evaluator.evaluate import evaluate
     from rlctl.evaluator.report import write_report
 
     evaluation = await evaluate(config, on_progress)
-    write_report(evaluation)
+    await asyncio.to_thread(write_report, evaluation)
     return evaluation.summary
 
 

@@ -67,7 +67,8 @@ def verdict_by_rules(user: str) -> dict[str, Any]:
 class StandIn:
     """The server. `faults` are used up one a request, in order of arrival; then every request is answered well.
 
-    verdict: gives the verdict on a sample, or a text that is sent as it is. calls: how often each sample was asked. token: the bearer token it demands, empty for none.
+    verdict: gives the verdict on a sample, or a text that is sent as it is. token: the bearer token it demands, empty
+    for none. calls: how often each sample was asked.
     """
 
     def __init__(
