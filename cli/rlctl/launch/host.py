@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import secrets
-import shutil
-import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,17 +11,9 @@ from typing import Any
 
 from rlctl.core.errors import UnavailableError
 from rlctl.launch import sweep
+from rlctl.launch.embedded_ray import EmbeddedRay
 from rlctl.launch.recipe import ClusterSection
 from rlctl.launch.spec import ProcessSpec
-
-#: Ray inside the launcher: nothing is sent anywhere, no process of ours is taken for a memory hog, and whoever
-#: is not told the token cannot talk to it.
-_EMBEDDED_ENV = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_memory_monitor_refresh_ms": "0",
-    "RAY_DISABLE_IMPORT_WARNING": "1",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-}
 
 
 @dataclass(frozen=True)
@@ -36,10 +26,14 @@ class Exit:
     """How long it lived."""
     tail: str = ""
     """End of what it wrote."""
+    lost: bool = False
+    """Its actor died, so that how it ended is not known."""
 
     def __str__(self) -> str:
         from signal import Signals
 
+        if self.lost:
+            return "was lost with its Ray actor"
         if self.code < 0:
             return f"ended by {Signals(-self.code).name}"
         return f"ended with code {self.code}"
@@ -64,7 +58,7 @@ class Host:
         self._launch_id = launch_id
         self._actors: dict[str, Any] = {}
         self._placement: Any = None
-        self._temporary: str | None = None
+        self._ray: EmbeddedRay | None = None
 
     @property
     def embedded(self) -> bool:
@@ -72,32 +66,23 @@ class Host:
 
     def open(self) -> None:
         """Starts Ray, or joins the cluster. Raises UnavailableError."""
-        for key, value in _EMBEDDED_ENV.items():
-            os.environ.setdefault(key, value)
-        if self.embedded and "RAY_AUTH_MODE" not in os.environ:
-            os.environ["RAY_AUTH_MODE"] = "token"
-            os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-        import ray
-
-        common: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": False}
         try:
             if self.embedded:
-                self._temporary = tempfile.mkdtemp(prefix="rlctl-ray-")
-                address = self._cluster.interface if _is_address(self._cluster.interface) else "127.0.0.1"
-                ray.init(_node_ip_address=address, _temp_dir=self._temporary, object_store_memory=80 * 2**20, **common)
+                interface = self._cluster.interface
+                self._ray = EmbeddedRay(interface if _is_address(interface) else "127.0.0.1")
+                self._ray.start()
             else:
-                del common["include_dashboard"]
-                ray.init(address=self._cluster.ray_address, **common)
+                import ray
+
+                ray.init(address=self._cluster.ray_address, log_to_driver=False, logging_level="ERROR")
         except Exception as error:
             where = "inside the launcher" if self.embedded else f"at {self._cluster.ray_address}"
-            raise UnavailableError(
-                f"Ray {where} did not come up: {error}. "
-                + (
-                    "Look for a full disk below /tmp, or a firewall on loopback."
-                    if self.embedded
-                    else "Check the address, and that RAY_AUTH_MODE and the token match."
-                )
-            ) from error
+            mend = (
+                "Look for a full disk below /tmp, too little memory, or a firewall on loopback."
+                if self.embedded
+                else "Check the address, and that RAY_AUTH_MODE and the token match."
+            )
+            raise UnavailableError(f"Ray {where} did not come up: {error}. {mend}") from error
 
     def gpus(self) -> int:
         """GPUs that Ray sees."""
@@ -149,6 +134,7 @@ class Host:
         import ray
 
         if not running:
+            time.sleep(timeout_s)
             return []
         by_reference = {one.reference: one for one in running}
         done, _ = ray.wait(list(by_reference), num_returns=1, timeout=timeout_s)
@@ -162,7 +148,7 @@ class Host:
                 ended.append((one, Exit(told["code"], told["seconds"], told["tail"])))
             except ray.exceptions.RayError as error:
                 self._actors.pop(one.spec.name, None)
-                ended.append((one, Exit(-9, 0.0, f"its Ray actor died: {str(error).splitlines()[0]}")))
+                ended.append((one, Exit(-9, 0.0, str(error), lost=True)))
         return ended
 
     def signal(self, running: Running, number: int) -> None:
@@ -188,8 +174,8 @@ class Host:
             self._placement.close()
         ray.shutdown()
         sweep.sweep(sweep.LAUNCH, self._launch_id)
-        if self._temporary:
-            shutil.rmtree(self._temporary, ignore_errors=True)
+        if self._ray is not None:
+            self._ray.clear()
 
     def _actor(self, spec: ProcessSpec) -> Any:
         if spec.name not in self._actors:
