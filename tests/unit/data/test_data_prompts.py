@@ -40,6 +40,18 @@ def test_a_row_becomes_a_prompt(data, tokenizer):
     assert json.loads(prompt.metadata_json) == {"source": "book", "page": None}
 
 
+def test_values_that_json_does_not_know_are_carried_as_text(tmp_path, tokenizer):
+    import datetime
+
+    import pyarrow
+    import pyarrow.parquet
+
+    rows = [{"prompt": "x", "day": datetime.date(2026, 1, 2), "pair": [1, 2]}]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    (prompt,) = load_prompts(PromptDataConfig(path=str(tmp_path / "rows.parquet"), label_key=""), tokenizer)
+    assert prompt.metadata == {"day": "2026-01-02", "pair": [1, 2]} == json.loads(prompt.metadata_json)
+
+
 def test_a_template_keeps_braces_of_the_prompt(data, tokenizer):
     prompts = load_prompts(data([{"prompt": "{x} {}", "label": ""}], input_template="f({})"), tokenizer)
     assert prompts[0].text == "f({x} {})"

@@ -31,12 +31,12 @@ class Prompt:
     """The right answer, or empty."""
     metadata: dict[str, Any] = field(default_factory=dict)
     """`{"task": name, "entry": {question, answer, metadata}}` for a reasoning-gym task, else the row's other
-    columns."""
+    columns; plain JSON values, where others (dates, bytes) are text."""
 
     @property
     def metadata_json(self) -> str:
         """`metadata` as compact JSON."""
-        return json.dumps(self.metadata, ensure_ascii=False, separators=(",", ":"), default=str)
+        return json.dumps(self.metadata, ensure_ascii=False, separators=(",", ":"))
 
 
 @dataclass(frozen=True)
@@ -153,5 +153,13 @@ def as_text(value: Any) -> str:
 
 def _metadata(config: PromptDataConfig, row: Row) -> dict[str, Any]:
     if row.task:
-        return {"task": row.task, "entry": row.values}
-    return {name: value for name, value in row.values.items() if name not in (config.input_key, config.label_key)}
+        return {"task": row.task, "entry": _plain(row.values)}
+    return _plain(
+        {name: value for name, value in row.values.items() if name not in (config.input_key, config.label_key)}
+    )
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    plain = json.loads(json.dumps(values, default=str))
+    assert isinstance(plain, dict)
+    return plain
