@@ -28,7 +28,7 @@ class NatsServer:
 
     `port` 0 takes a free one and keeps it over restarts of this object. `users` gives a password file for each role
     (then nobody enters without); their permissions are those of `run`. `cert` and `key` (PEM) turn on TLS, which an
-    address outside loopback demands.
+    address outside loopback demands. The server stays in our process group, so that it ends with the group.
     """
 
     def __init__(
@@ -88,7 +88,6 @@ class NatsServer:
                 stdout=log,
                 stderr=log,
                 pass_fds=[lock.fileno()],
-                start_new_session=True,
             )
             lock.seek(0)
             lock.truncate()
