@@ -84,6 +84,7 @@ def test_masked_places_leak_neither_value_nor_gradient(loss):
     result.loss_BT.sum().backward()
     assert (result.loss_BT[~mask] == 0).all()
     assert (logprobs.grad[~mask] == 0).all()
+    assert logprobs.grad.isfinite().all()
     assert (logprobs.grad[0, :2] != 0).all()
     assert all(total.isfinite() for total, _ in result.metrics.values())
 
