@@ -19,8 +19,8 @@ def print_plan(console: Console, recipe: Recipe, plan: Plan, model: str) -> None
     sampling = recipe.sampling
     title = f"run {plan.run}: {recipe.train.steps} steps of {sampling.prompts_per_step} x {sampling.n} samples"
     table = Table(title=title, title_justify="left", title_style="bold")
-    for column in ("process", "runs", "threads", "GPUs", "memory", "restarted with"):
-        table.add_column(column, justify="right" if column in ("threads", "GPUs", "memory") else "left")
+    for column in ("process", "threads", "GPUs", "memory each", "restarted with"):
+        table.add_column(column, justify="right" if column in ("threads", "GPUs", "memory each") else "left")
     for service in dict.fromkeys(process.service for process in plan.processes):
         table.add_row(*_row(plan, plan.of(service)))
     console.print(table)
@@ -43,23 +43,18 @@ def print_plan(console: Console, recipe: Recipe, plan: Plan, model: str) -> None
 def _row(plan: Plan, processes: list[ProcessSpec]) -> list[str]:
     """One service, all of whose processes are alike."""
     first = processes[0]
-    group = [other.name for other in plan.processes if other.restart_group == first.restart_group]
+    with_others = [other.service for other in plan.processes if other.restart_group == first.restart_group]
     need = f"{first.memory_mb / 1024:.1f} GiB"
     if first.gpus:
         need += f" + {first.gpu_memory_gb:.0f} GB a GPU"
-    each = " each" if len(processes) > 1 else ""
+    last = f" .. {processes[-1].name}" if len(processes) > 1 else ""
     return [
-        _span([process.name for process in processes]),
-        first.module,
+        first.name + last,
         first.env.get("OMP_NUM_THREADS", "-"),
-        f"{first.gpus}{' (shared)' if first.share else ''}" if first.gpus else "-",
-        need + each,
-        "alone" if len(group) == 1 else _span(group),
+        f"{first.gpus}{' shared' if first.share else ''}" if first.gpus else "-",
+        need,
+        "alone" if len(with_others) == 1 or not first.group else ", ".join(dict.fromkeys(with_others)),
     ]
-
-
-def _span(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]}"
 
 
 def _data(recipe: Recipe) -> str:
