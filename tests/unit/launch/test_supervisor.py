@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import signal
@@ -39,6 +40,7 @@ PROGRAMS = {
         import json, os, signal, sys, time
         config = json.load(open(sys.argv[2]))
         keys = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "RAY_JOB_ID")
+        keys += ("CUDA_VISIBLE_DEVICES",)
         with open(config["out"], "a") as out:
             out.write(json.dumps({key: os.environ.get(key) for key in keys} | {"pid": os.getpid()}) + "\\n")
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -61,13 +63,16 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     launch_id = secrets.token_hex(8)
     release = watch(launch_id)
-    os.environ[sweep.LAUNCH] = launch_id
+    # Ray counts four GPUs that are not there: enough to see who gets which.
+    mine = {sweep.LAUNCH: launch_id, "RAY_OVERRIDE_RESOURCES": json.dumps({"GPU": 4})}
+    os.environ.update(mine)
     host = Host(tmp_path_factory.mktemp("run"), ClusterSection(), launch_id)
     host.open()
     yield host
     host.close()
     release()
-    del os.environ[sweep.LAUNCH]
+    for name in mine:
+        del os.environ[name]
     assert sweep.marked(sweep.LAUNCH, launch_id) == []
 
 
@@ -161,8 +166,6 @@ def test_a_killed_ray_actor_costs_a_restart_of_its_process(host: Host, programs:
 
 
 def test_the_critic_takes_every_trainer_rank_with_it(host: Host, programs: Path, tmp_path: Path) -> None:
-    import json
-
     critic, trainer = tmp_path / "critic", tmp_path / "trainer"
     processes = [spec(programs, "sleeper", "critic-0", critic, group="learners")]
     processes += [
@@ -205,6 +208,38 @@ def test_a_process_that_cannot_start_ends_the_run_with_the_end_of_its_log(
     assert "no such model: ghost" in str(failure.value)
     assert "logs/reward-3.log" in str(failure.value)
     assert len(heard) == 2
+
+
+def test_processes_that_share_see_the_gpus_of_their_share_and_others_none(
+    host: Host, programs: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    processes = [
+        spec(programs, "trainer", "generation-4", out, gpus=2, share="gpus-0"),
+        spec(programs, "trainer", "reference-4", out, gpus=1, share="gpus-0", share_offset=1),
+        spec(programs, "trainer", "reward-4", out, gpus=1),
+        spec(programs, "trainer", "rollout-4", out),
+    ]
+    assert host.gpus() == 4
+    host.place(processes)
+    boss, _ = supervisor(host, processes)
+    boss.start()
+    seen = [json.loads(line)["CUDA_VISIBLE_DEVICES"] for line in lines(out, 4, boss)]
+    boss.kill()
+    shared = next(gpus for gpus in seen if "," in gpus).split(",")
+    assert len(shared) == 2
+    assert shared[1] in seen
+    assert "" in seen
+    alone = next(gpus for gpus in seen if gpus and "," not in gpus and gpus != shared[1])
+    assert alone not in shared
+
+
+def test_gpus_that_are_not_there_are_told(host: Host, programs: Path, tmp_path: Path) -> None:
+    from rlctl.core.errors import ResourceExhaustedError
+    from rlctl.launch.placement import GpuPlacement
+
+    with pytest.raises(ResourceExhaustedError, match=r"could not place critic-9 \(8\)"):
+        GpuPlacement([spec(programs, "trainer", "critic-9", tmp_path / "out", gpus=8)], timeout_s=3.0)
 
 
 def test_when_the_launcher_is_killed_nothing_is_left(programs: Path, tmp_path: Path) -> None:
