@@ -38,13 +38,13 @@ async def watch(replica: Replica, interval_s: float, timeout_s: float) -> None:
             if fault is not None:
                 raise _dead(fault)
             if probe is None:
-                if replica.generates and time.monotonic() - replica.last_sign_of_life > interval_s:
+                if not replica.held and time.monotonic() - replica.last_sign_of_life > interval_s:
                     probe, waited_s = asyncio.create_task(_generate(replica.engine)), 0.0
             elif probe.done():
                 probe.result()
                 probe, replica.last_sign_of_life = None, time.monotonic()
             else:
-                waited_s += _LOOK_S if replica.generates else 0.0
+                waited_s += 0.0 if replica.held else _LOOK_S
                 if waited_s > timeout_s:
                     raise _late(timeout_s)
     finally:

@@ -12,8 +12,9 @@ import grpc.aio
 from rlctl.generation import heartbeat
 from rlctl.generation.config import EngineConfig, GenerationConfig
 from rlctl.generation.engine import Engine
-from rlctl.generation.replica import Replica
+from rlctl.generation.replica import Replica, State
 from rlctl.generation.servicer import GenerationServicer
+from rlctl.generation.updates import Updates
 from rlctl.generation.weights_servicer import WeightsServicer
 from rlctl.rpc.service import Health
 from rlctl.v1 import generation_pb2, weights_pb2
@@ -30,6 +31,7 @@ class GenerationHosted:
         self._weights = WeightsServicer()
         self._engine: Engine | None = None
         self._replica: Replica | None = None
+        self._updates: Updates | None = None
 
     def register(self, server: grpc.aio.Server) -> list[str]:
         add_GenerationServiceServicer_to_server(self._generation, server)
@@ -42,12 +44,13 @@ class GenerationHosted:
         folder, tokenizer = await asyncio.to_thread(_prepare, self._config)
         self._engine = make_engine(self._config, folder, tokenizer)
         await self._engine.load()
-        replica = Replica(self._engine, health, self._config.weights.timeout_s)
+        replica = Replica(self._engine, health)
+        updates = Updates(replica, self._config.weights.timeout_s)
         await heartbeat.prove(self._engine, self._config.health_timeout_s)
         self._generation.serve(replica, tokenizer)
-        self._weights.serve(replica)
-        self._replica = replica
-        await replica.ready(self._config.catch_up)
+        self._weights.serve(updates, self._engine.workers)
+        self._replica, self._updates = replica, updates
+        await replica.become(State.BEHIND if self._config.catch_up else State.SERVING)
 
     async def watch(self) -> None:
         """Raises InternalError when the engine is dead or does not generate any more."""
@@ -55,9 +58,9 @@ class GenerationHosted:
         await heartbeat.watch(self._replica, self._config.health_interval_s, self._config.health_timeout_s)
 
     async def close(self) -> None:
-        if self._replica is not None:
-            await self._replica.close()
-        elif self._engine is not None:
+        if self._updates is not None:
+            self._updates.end()
+        if self._engine is not None:
             await self._engine.close()
 
 

@@ -192,15 +192,13 @@ class VllmEngine:
         self, request_id: str, prompt_ids: Sequence[int], params: Any, priority: int = 0
     ) -> AsyncGenerator[Any, None]:
         """Outputs of one request, under a name of its own: callers may use a name twice."""
-        from vllm.inputs import TokensPrompt
+        from vllm.inputs import tokens_input
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
         self._count += 1
         own = f"{self._count}-{request_id}"
         self._requests.add(own)
-        outputs = self._engine().generate(
-            TokensPrompt(prompt_token_ids=list(prompt_ids)), params, own, priority=priority
-        )
+        outputs = self._engine().generate(tokens_input(list(prompt_ids)), params, own, priority=priority)
         try:
             async for output in outputs:
                 yield output
