@@ -63,10 +63,8 @@ def test_the_demo_works_offline(tmp_path: Path, language: str, words: str) -> No
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "summary.json", "evaluation_results.jsonl", "evaluation_results.png", "evaluation_results.xlsx", "journal.jsonl",
     }  # fmt: skip
-    assert openpyxl.load_workbook(tmp_path / "out" / "evaluation_results.xlsx").sheetnames[1:3] == [
-        "chinese",
-        "english",
-    ]
+    book = openpyxl.load_workbook(tmp_path / "out" / "evaluation_results.xlsx")
+    assert book.sheetnames[1:3] == ["chinese", "english"]
 
 
 def test_a_dry_run_asks_nothing(tmp_path: Path) -> None:

@@ -20,9 +20,11 @@ async def run_job(config: EvaluatorConfig, on_progress: Callable[[Progress], Non
         from rlctl.evaluator.single import evaluate_single
 
         loop = asyncio.get_running_loop()
-        return await asyncio.to_thread(
-            evaluate_single, config, lambda progress: loop.call_soon_threadsafe(on_progress, progress)
-        )
+
+        def forward(progress: Progress) -> None:
+            loop.call_soon_threadsafe(on_progress, progress)
+
+        return await asyncio.to_thread(evaluate_single, config, forward)
     from rlctl.evaluator.evaluate import evaluate
     from rlctl.evaluator.report import write_report
 

@@ -20,7 +20,7 @@ from rlctl.evaluator.records import BadRow, Record
 from rlctl.evaluator.report import CHART, RESULTS, SUMMARY, WORKBOOK, whole, write_lines, write_summary
 from rlctl.evaluator.statistics import mean_interval, pass_at_k, share
 from rlctl.evaluator.summary import TOTAL
-from rlctl.evaluator.workbook import HEADING, Cell, Workbook
+from rlctl.evaluator.workbook import HEADING, Cell, Workbook, percent, write_bad_rows
 from rlctl.grading.extract import final_answer
 from rlctl.grading.grade import grade
 from rlctl.grading.text import normalise, without_thought
@@ -141,11 +141,12 @@ def _workbook(
     path: Path, summary: dict[str, Any], rows: Sequence[SingleRow], bad: Sequence[BadRow], language: Language
 ) -> None:
     book = Workbook(language)
-    book.sheet(label("summary", language), (36, 12, 12, 12, 12, 12), None, _summary(summary, bad, language))
+    book.sheet(label("summary", language), (36, 12, 12, 12, 12, 12), None, _summary(summary, language))
     header = [label(name, language) for name in ("id", "right", "answer", "extracted", "reason", "prompt", "output")]
     for name in dict.fromkeys(row.record.dataset for row in rows):
         cells = (_cells(row, language) for row in rows if row.record.dataset == name)
         book.sheet(name, (18, 8, 16, 16, 24, 60, 80), header, cells)
+    write_bad_rows(book, bad)
     book.save(path)
 
 
@@ -155,7 +156,7 @@ def _cells(row: SingleRow, language: Language) -> list[Cell]:
     return [row.record.id, word, row.answer, row.extracted, row.reason, text.prompt, text.output]
 
 
-def _summary(summary: dict[str, Any], bad: Sequence[BadRow], language: Language) -> list[list[Cell]]:
+def _summary(summary: dict[str, Any], language: Language) -> list[list[Cell]]:
     lines: list[list[Cell]] = [[HEADING + label("single_title", language)]]
     for name, entry in summary["data_sets"].items():
         shown = label("all_sets", language) if name == TOTAL else name
@@ -163,9 +164,6 @@ def _summary(summary: dict[str, Any], bad: Sequence[BadRow], language: Language)
         lines += [[HEADING + label("measure", language), label("value", language), label("interval", language), "",
                    label("n", language), label("unscored", language)]]  # fmt: skip
         for measure, item in entry["measures"].items():
-            lines.append([label(measure, language), item["value"], item["low"], item["high"], item["n"],
-                          item["unscored"]])  # fmt: skip
-    if bad:
-        lines += [[], [HEADING + label("bad_rows", language), label("line", language), label("reason", language)]]
-        lines += [[row.file, row.line, row.reason] for row in bad]
+            shares = (percent(item[key]) for key in ("value", "low", "high"))
+            lines.append([label(measure, language), *shares, item["n"], item["unscored"]])
     return lines

@@ -23,7 +23,16 @@ MAX_ROWS = 1_000_000
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _SHEET_NAME = re.compile(r"[\[\]:*?/\\\x00-\x1f']")
 
-Cell = str | float | int | None
+#: Points of a line of text, and of the highest row that the format allows.
+LINE_POINTS, MAX_POINTS = 15.0, 405.0
+_A3 = 8
+
+
+class Percent(float):
+    """A share, shown as a percentage."""
+
+
+Cell = str | float | int | Percent | None
 
 
 def clean(text: str, language: Language) -> str:
@@ -59,7 +68,9 @@ class Workbook:
 
         self._book = Book(write_only=True)
         self._cell: Callable[..., Any] = WriteOnlyCell
-        self._bold, self._top = Font(bold=True), Alignment(vertical="top", wrap_text=True)
+        self._bold = Font(name="Calibri", size=11, bold=True)
+        self._top = Alignment(vertical="top", wrap_text=True)
+        self._right = Alignment(vertical="top", wrap_text=True, horizontal="right")
         self._taken: set[str] = set()
         self.language = language
 
@@ -68,22 +79,37 @@ class Workbook:
     ) -> None:
         """Adds a sheet; a header stays in view. More rows than a sheet can hold go on in a further one."""
         from openpyxl.utils import get_column_letter
+        from openpyxl.worksheet.properties import PageSetupProperties
 
         sheet: Any = None
         count = 0
         for row in self._or_one(rows):
             if sheet is None or count >= MAX_ROWS:
                 sheet = self._book.create_sheet(sheet_name(name, self._taken))
+                # On paper a sheet is as wide as a page, however many pages it is long.
+                sheet.page_setup.orientation, sheet.page_setup.paperSize = "landscape", _A3
+                sheet.page_setup.fitToHeight = 0
+                sheet.sheet_properties.pageSetUpPr = PageSetupProperties(fitToPage=True)
                 for index, width in enumerate(widths, 1):
                     sheet.column_dimensions[get_column_letter(index)].width = width
+                count = 0
                 if header:
                     sheet.freeze_panes = "A2"
-                    sheet.append([self._made(sheet, text, bold=True) for text in header])
-                count = 0
+                    self._append(sheet, 1, [self._made(sheet, text, bold=True) for text in header], header, widths)
             if row is not None:
-                bold = len(row) > 0 and isinstance(row[0], str) and row[0].startswith(HEADING)
-                sheet.append([self._made(sheet, value, bold=bold) for value in row])
                 count += 1
+                bold = len(row) > 0 and isinstance(row[0], str) and row[0].startswith(HEADING)
+                cells = [self._made(sheet, value, bold=bold, right=bold and at > 0) for at, value in enumerate(row)]
+                self._append(sheet, count + bool(header), cells, row, widths)
+
+    @staticmethod
+    def _append(sheet: Any, number: int, cells: list[Any], values: Sequence[Cell], widths: Sequence[float]) -> None:
+        """Adds a row that is high enough for its longest text: programs do not all grow rows by themselves."""
+        lines = max((_lines(value, width) for value, width in zip(values, widths, strict=False)), default=1)
+        if lines > 1:
+            sheet.row_dimensions[number].height = min(lines * LINE_POINTS, MAX_POINTS)
+        sheet.append(cells)
+        sheet.row_dimensions.pop(number, None)
 
     @staticmethod
     def _or_one(rows: Iterable[list[Cell]]) -> Iterable[list[Cell] | None]:
@@ -95,24 +121,35 @@ class Workbook:
         if empty:
             yield None
 
-    def _made(self, sheet: Any, value: Cell, *, bold: bool) -> Any:
+    def _made(self, sheet: Any, value: Cell, *, bold: bool, right: bool = False) -> Any:
         cell = self._cell(sheet)
         if isinstance(value, str):
             value = clean(value.removeprefix(HEADING), self.language)
             cell.value = value
             # openpyxl takes text that begins with "=" for a formula unless it is told otherwise.
             cell.data_type = "s"
-            cell.alignment = self._top
+            cell.alignment = self._right if right else self._top
         else:
             cell.value = value
         if isinstance(value, float):
-            cell.number_format = "0.000"
+            cell.number_format = "0.0%" if isinstance(value, Percent) else "0.000"
         if bold:
             cell.font = self._bold
         return cell
 
     def save(self, path: Path) -> None:
         self._book.save(path)
+
+
+def _lines(value: Cell, width: float) -> int:
+    """Lines of a text in a column so wide; wide characters take two places."""
+    if not isinstance(value, str):
+        return 1
+    lines = 0
+    for line in value[:4000].split("\n"):
+        places = len(line) + sum(char >= "\u1100" for char in line)
+        lines += max(1, -(-places // max(1, int(width) - 1)))
+    return lines
 
 
 #: Marks a row of the summary sheet as a heading.
@@ -129,14 +166,14 @@ def write_workbook(
 ) -> None:
     """Writes the whole workbook of a pair evaluation."""
     book = Workbook(language)
-    book.sheet(label("summary", language), (44, 12, 12, 12, 12, 12, 16), None, _summary_rows(summary, bad, language))
+    book.sheet(label("summary", language), (44, 12, 12, 12, 12, 12, 12), None, _summary_rows(summary, language))
     measures = [*JUDGED, *extra, *RULED]
     header = [
         label(name, language)
         for name in ("id", "status", *measures, "gold_a", "extracted_a", "gold_b", "extracted_b", "judge_reason",
                      "unscored", "prompt", "output")
     ]  # fmt: skip
-    widths = (18, 10, *(11 for _ in measures), 10, 12, 10, 12, 40, 28, 60, 80)
+    widths = (18, 11, *(11 for _ in measures), 11, 11, 11, 11, 32, 26, 50, 80)
     for name in dict.fromkeys(row.record.dataset for row in rows):
         book.sheet(name, widths, header, (_row(row, measures, language) for row in rows if row.record.dataset == name))
     book.sheet(
@@ -148,7 +185,21 @@ def write_workbook(
     book.sheet(
         label("different", language), widths, header, (_row(row, measures, language) for row in rows if differs(row))
     )
+    write_bad_rows(book, bad)
     book.save(path)
+
+
+def write_bad_rows(book: Workbook, bad: Sequence[BadRow]) -> None:
+    """A sheet with the rows that could not be used, if there are any."""
+    if bad:
+        header = [label(name, book.language) for name in ("file", "line", "reason")]
+        cells: Iterable[list[Cell]] = ([row.file, row.line, row.reason] for row in bad)
+        book.sheet(label("bad_rows", book.language), (60, 10, 80), header, cells)
+
+
+def percent(value: float | None) -> Percent | None:
+    """A share as a cell."""
+    return None if value is None else Percent(value)
 
 
 def _row(row: Row, measures: Sequence[str], language: Language) -> list[Cell]:
@@ -170,7 +221,7 @@ def _word(value: bool | None, language: Language) -> str:
     return "" if value is None else label("yes" if value else "no", language)
 
 
-def _summary_rows(summary: dict[str, Any], bad: Sequence[BadRow], language: Language) -> Iterable[list[Cell]]:
+def _summary_rows(summary: dict[str, Any], language: Language) -> Iterable[list[Cell]]:
     yield [HEADING + label("title", language)]
     if summary["state"] != "done":
         yield [f"{label('stopped', language)}: {summary['message']}"]
@@ -181,18 +232,15 @@ def _summary_rows(summary: dict[str, Any], bad: Sequence[BadRow], language: Lang
         yield [HEADING + label("measure", language), label("value", language), label("interval", language), "",
                label("yes", language), label("n", language), label("unscored", language)]  # fmt: skip
         for measure, share in entry["measures"].items():
-            yield [label(measure, language), share["value"], share["low"], share["high"], share["yes"], share["n"],
-                   share["unscored"]]  # fmt: skip
+            yield [label(measure, language), *map(percent, (share["value"], share["low"], share["high"])),
+                   share["yes"], share["n"], share["unscored"]]  # fmt: skip
         ratio = entry["ratio"]
         value = ratio["value"] if ratio["value"] is not None else "n/a"
         yield [label("ratio", language), value, ratio["low"], ratio["high"], None, ratio["n"], None]
         yield from _agreements(entry, language)
-        yield [label("gold", language), ", ".join(f"{status}: {count}" for status, count in entry["gold"].items())]
-    if bad:
-        yield []
-        yield [HEADING + label("bad_rows", language), label("line", language), label("reason", language)]
-        for row in bad:
-            yield [row.file, row.line, row.reason]
+        yield [HEADING + label("gold", language)]
+        for status, count in entry["gold"].items():
+            yield [status, count]
 
 
 def _agreements(entry: dict[str, Any], language: Language) -> Iterable[list[Cell]]:
@@ -208,4 +256,5 @@ def _agreements(entry: dict[str, Any], language: Language) -> Iterable[list[Cell
     yield [HEADING + label("agreement", language), label("agreement", language), label("kappa", language),
            label("base_rates", language), "", label("n", language)]  # fmt: skip
     for name, item in blocks:
-        yield [name, item["agreement"], item["kappa"], item["first_yes"], item["second_yes"], item["n"]]
+        rates = percent(item["first_yes"]), percent(item["second_yes"])
+        yield [name, percent(item["agreement"]), item["kappa"], *rates, item["n"]]
