@@ -10,7 +10,7 @@ from rlctl.core.errors import DeadlineError, NotFoundError
 from rlctl.data.prompts import load_prompts
 from rlctl.data.supervised import load_supervised
 from rlctl.launch.prepare import ARITHMETIC, prepare_model, progress_line
-from rlctl.launch.warmup import VERSION, Progress, data
+from rlctl.launch.warmup import VERSION, Progress, sums
 from rlctl.models.arithmetic import build_model, build_tokenizer, write_untrained
 from rlctl.models.load import load_causal_lm, load_tokenizer
 
@@ -85,8 +85,8 @@ def test_the_small_model_is_drawn_from_its_seed_and_loads_again(tmp_path):
 
 def test_no_held_out_sum_nor_its_mirror_is_warmed_up_or_trained_on():
     tokenizer = build_tokenizer()
-    warmed = {tuple(example.prompt_ids) for example in load_supervised(data("sft"), tokenizer)}
-    parts = {split: load_prompts(data(split), tokenizer) for split in ("rl", "dev", "test")}
+    warmed = {tuple(example.prompt_ids) for example in load_supervised(sums("sft"), tokenizer)}
+    parts = {split: load_prompts(sums(split), tokenizer) for split in ("rl", "dev", "test")}
     assert len(parts["test"]) >= 200
     for split in ("rl", "dev", "test"):
         mirrored = {

@@ -36,7 +36,7 @@ def settings(folder: Path, output: Path, **changes) -> SFTConfig:
     path.write_text("".join(json.dumps({"prompt": p, "label": r}) + "\n" for p, r in PAIRS))
     data = SupervisedDataConfig(path=str(path))
     base = {
-        "model": str(folder), "output": output, "steps": 60, "batch_size": 4, "data": data, "eval_data": data,
+        "model": str(folder), "output": output, "steps": 60, "batch_size": 4, "data": [data], "eval_data": data,
         "eval_steps": 20, "learner": LEARNER,
     }  # fmt: skip
     return SFTConfig(**(base | changes))

@@ -23,8 +23,8 @@ class TaskConfig(StrictConfig):
     """Parameters of the task, as reasoning-gym names them."""
 
 
-class PromptDataConfig(StrictConfig):
-    """Prompts to train or evaluate on: a data set by name or path, or a reasoning-gym task.
+class DataConfig(StrictConfig):
+    """A data set by name or path, or a reasoning-gym task.
 
     The rows pass `include`, `unique`, the choice of `split`, and the limits of length, in this order, and
     every filter counts what it took away. `splits` cuts a data set that has no parts of its own: each row's
@@ -67,10 +67,6 @@ class PromptDataConfig(StrictConfig):
     """Longest prompt, tokens."""
     too_long: str = Field("drop", pattern="^(drop|truncate_left)$")
     """`drop` filters longer prompts and counts them; `truncate_left` keeps their end."""
-    shuffle: bool = True
-    """New order every epoch, from `seed`."""
-    seed: int = 0
-    """Seed of the order."""
 
     @field_validator("include", "split_key")
     @classmethod
@@ -89,7 +85,7 @@ class PromptDataConfig(StrictConfig):
         return value
 
     @model_validator(mode="after")
-    def _consistent(self) -> PromptDataConfig:
+    def _consistent(self) -> DataConfig:
         if self.path and self.task:
             raise ValueError("set path or task, not both")
         if self.splits:
@@ -106,7 +102,16 @@ class PromptDataConfig(StrictConfig):
         return self
 
 
-class SupervisedDataConfig(PromptDataConfig):
+class PromptDataConfig(DataConfig):
+    """Prompts to train or evaluate on."""
+
+    shuffle: bool = True
+    """New order every epoch, from `seed`."""
+    seed: int = 0
+    """Seed of the order."""
+
+
+class SupervisedDataConfig(DataConfig):
     """Prompts with the responses to learn."""
 
     output_key: str = ""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from rlctl.core.errors import ConfigError
-from rlctl.data.config import PromptDataConfig
+from rlctl.data.config import DataConfig, PromptDataConfig
 from rlctl.data.rows import Row, load_rows
 from rlctl.data.split import part_of, row_key
 from rlctl.data.template import check_tokenizer, encode, prompt_text
@@ -76,12 +76,12 @@ def load_prompts(config: PromptDataConfig, tokenizer: Any) -> PromptDataset:
     return PromptDataset(prompts, counts)
 
 
-def input_key(config: PromptDataConfig, row: Row) -> str:
+def input_key(config: DataConfig, row: Row) -> str:
     """The column with the prompt: a task's is `question`."""
     return "question" if row.task else config.input_key
 
 
-def select_rows(config: PromptDataConfig, counts: dict[str, int]) -> list[Row]:
+def select_rows(config: DataConfig, counts: dict[str, int]) -> list[Row]:
     """The rows that pass `include`, `unique`, `splits` and have a prompt; counts what was taken away."""
     rows = load_rows(config)
     counts.update(rows=len(rows), excluded=0, repeated=0, other_split=0, empty=0, too_long=0, truncated=0)
@@ -106,7 +106,7 @@ def select_rows(config: PromptDataConfig, counts: dict[str, int]) -> list[Row]:
     return kept
 
 
-def fit(ids: list[int], config: PromptDataConfig, tokenizer: Any, counts: dict[str, int]) -> list[int] | None:
+def fit(ids: list[int], config: DataConfig, tokenizer: Any, counts: dict[str, int]) -> list[int] | None:
     """The ids within `max_prompt_len`, cut from the left (a BOS stays) or None when they are dropped."""
     limit = config.max_prompt_len
     if len(ids) <= limit:
@@ -120,7 +120,7 @@ def fit(ids: list[int], config: PromptDataConfig, tokenizer: Any, counts: dict[s
     return ids[len(ids) - limit :]
 
 
-def cap(items: list[T], config: PromptDataConfig, counts: dict[str, int]) -> list[T]:
+def cap(items: list[T], config: DataConfig, counts: dict[str, int]) -> list[T]:
     """The first `max_samples`; ConfigError when nothing is left."""
     limit = config.max_samples or len(items)
     counts["beyond_max_samples"] = max(len(items) - limit, 0)
@@ -135,7 +135,7 @@ def cap(items: list[T], config: PromptDataConfig, counts: dict[str, int]) -> lis
     return items
 
 
-def label_of(config: PromptDataConfig, row: Row) -> str:
+def label_of(config: DataConfig, row: Row) -> str:
     """The row's label as text: `answer` of a task, `label_key` of other data, empty without one."""
     if row.task:
         return as_text(row.values.get("answer"))
@@ -151,7 +151,7 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _metadata(config: PromptDataConfig, row: Row) -> dict[str, Any]:
+def _metadata(config: DataConfig, row: Row) -> dict[str, Any]:
     if row.task:
         return {"task": row.task, "entry": _plain(row.values)}
     return _plain(

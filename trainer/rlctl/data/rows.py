@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlctl.core.errors import ConfigError, NotFoundError, UnavailableError
-from rlctl.data.config import PromptDataConfig
+from rlctl.data.config import DataConfig
 from rlctl.data.tasks import task_entries
 
 SUFFIXES = (".json", ".jsonl", ".csv", ".parquet")
@@ -37,7 +37,7 @@ class Row:
         return self.values[key]
 
 
-def load_rows(config: PromptDataConfig) -> list[Row]:
+def load_rows(config: DataConfig) -> list[Row]:
     """All rows of the chosen source and own split (`splits` are cut later). Raises RlctlError."""
     if config.task is not None:
         task = config.task

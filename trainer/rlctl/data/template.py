@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from rlctl.core.errors import ConfigError
-from rlctl.data.config import PromptDataConfig
+from rlctl.data.config import DataConfig
 
 
-def check_tokenizer(config: PromptDataConfig, tokenizer: Any) -> None:
+def check_tokenizer(config: DataConfig, tokenizer: Any) -> None:
     """ConfigError when the chat template that is asked for does not exist."""
     if config.apply_chat_template and not tokenizer.chat_template:
         raise ConfigError(
@@ -16,7 +16,7 @@ def check_tokenizer(config: PromptDataConfig, tokenizer: Any) -> None:
         )
 
 
-def prompt_text(config: PromptDataConfig, value: Any, where: str, tokenizer: Any) -> str:
+def prompt_text(config: DataConfig, value: Any, where: str, tokenizer: Any) -> str:
     """The text that the policy continues, without a BOS. `value` is text or a list of chat messages."""
     if isinstance(value, str):
         text = value if config.input_template is None else config.input_template.replace("{}", value)

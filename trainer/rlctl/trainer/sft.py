@@ -49,7 +49,7 @@ def train_sft(config: SFTConfig, report: Callable[[SFTProgress], None]) -> SFTPr
     torch.manual_seed(config.seed)
     folder = resolve(config.model)
     tokenizer = load_tokenizer(folder, config.learner.trust_remote_code)
-    data = [to_sequence(example) for example in load_supervised(config.data, tokenizer)]
+    data = [to_sequence(example) for each in config.data for example in load_supervised(each, tokenizer)]
     held_out = None
     if config.eval_data is not None:
         held_out = [to_sequence(example) for example in load_supervised(config.eval_data, tokenizer)]
@@ -82,7 +82,7 @@ def _loop(
     evaluate: Callable[[], HeldOut | None],
     report: Callable[[SFTProgress], None],
 ) -> SFTProgress:
-    cursor = PromptCursor(len(data), config.data.shuffle, config.data.seed)
+    cursor = PromptCursor(len(data), config.shuffle, config.seed)
     losses: list[float] = []
     seen: HeldOut | None = None
     began = time.monotonic()

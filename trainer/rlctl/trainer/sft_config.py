@@ -30,7 +30,7 @@ class SFTConfig(StrictConfig):
     """Supervised fine-tuning on prompts with responses (of `learner.ranks` ranks)."""
 
     seed: int = 0
-    """Seed of training; that of the data's order is `data.seed`."""
+    """Seed of training and of the data's order."""
     model: str
     """Folder or hub name of the first weights."""
     output: Path
@@ -39,8 +39,10 @@ class SFTConfig(StrictConfig):
     """Optimizer steps."""
     batch_size: int = Field(64, ge=1)
     """Examples of an optimizer step, all ranks together."""
-    data: SupervisedDataConfig = SupervisedDataConfig()
-    """Examples to learn."""
+    data: list[SupervisedDataConfig] = Field(min_length=1)
+    """Examples to learn: data sets, put together."""
+    shuffle: bool = True
+    """New order every epoch."""
     eval_data: SupervisedDataConfig | None = None
     """Held-out examples."""
     eval_steps: int = Field(50, ge=1)
