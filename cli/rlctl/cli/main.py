@@ -6,6 +6,7 @@ than all the rest), so that `rlctl --help` answers at once.
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -53,6 +54,7 @@ app.command("settings")(settings.settings)
 
 def main() -> None:
     """An error raised on purpose is told in its own words; exit code 2 where the caller can mend it, else 1."""
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
         app()
     except RlctlError as error:

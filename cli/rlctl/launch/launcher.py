@@ -15,8 +15,9 @@ from types import FrameType
 
 from rich.console import Console
 
+from rlctl.bus.bus import Bus
 from rlctl.bus.config import BusConfig
-from rlctl.core.errors import DeadlineError, RlctlError
+from rlctl.core.errors import DeadlineError
 from rlctl.launch import sweep
 from rlctl.launch.checks import busy, check
 from rlctl.launch.host import Host, watch
@@ -29,9 +30,11 @@ from rlctl.launch.run_folder import RunFolder
 from rlctl.launch.spec import Plan
 from rlctl.launch.supervisor import Restart, Supervisor
 from rlctl.launch.view import View
+from rlctl.rpc.portal import Portal
 
 TICK_S = 0.5
 NATS_READY_S = 30.0
+NATS_REACH_S = 10.0
 DONE, STOPPED, FAILED = 0, 130, 1
 
 
@@ -135,8 +138,10 @@ class _Session:
         plan = planned(recipe, model, port)
         check(recipe, plan, here=True, ports=False, gpus=None if recipe.cluster.ray_address else local_gpus())
         print_plan(self._console, recipe, plan, model)
-        folder.write_recipe(recipe)
         bus = BusConfig.model_validate(plan.of("trainer")[0].config["bus"])
+        if recipe.nats_url is not None:
+            _reach_nats(bus)
+        folder.write_recipe(recipe)
         folder.write_launch(self._launch_id, bus.url, port)
         release = watch(self._launch_id)
         os.environ[sweep.LAUNCH] = self._launch_id
@@ -173,13 +178,11 @@ class _Session:
             monitor = Monitor(bus, recipe.channel)
             with view:
                 code = self._watch(supervisor, view, monitor)
-            supervisor.close()
-        except RlctlError:
-            supervisor.close()
-            raise
         finally:
             if monitor is not None:
                 monitor.close()
+            asked = self._interrupts.count
+            supervisor.close(lambda: self._interrupts.count > asked)
         return self._end(code, policy.total)
 
     def _watch(self, supervisor: Supervisor, view: View, monitor: Monitor) -> int:
@@ -252,6 +255,13 @@ class _Session:
 
     def _say(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False)
+
+
+def _reach_nats(bus: BusConfig) -> None:
+    """Raises UnavailableError, or what else is wrong with a NATS server of one's own, before anything is started."""
+    with Portal("rlctl-preflight") as portal:
+        connected = portal.call(Bus.connect, bus.model_copy(update={"connect_timeout_s": NATS_REACH_S}), "launcher")
+        portal.call(connected.close)
 
 
 class _Hurry(Exception):

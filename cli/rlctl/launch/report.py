@@ -75,12 +75,11 @@ def print_summary(console: Console, run: str, folder: Path, summary: dict[str, A
         table.add_row("reward", f"{reward['first']:.3f} (first step) -> {reward['last']:.3f} (last step)")
     evaluation = summary.get("eval")
     if evaluation:
-        before, after = evaluation["before"], evaluation["after"]
-        when = f"after {before['step']} steps -> after {after['step']}"
-        table.add_row(
-            "held-out accuracy",
-            f"{before['accuracy']:.3f} -> {after['accuracy']:.3f} ({evaluation['n']} prompts, {when})",
-        )
+        before, after, prompts = evaluation["before"], evaluation["after"], f"{evaluation['n']} prompts"
+        moved = f"{before['accuracy']:.3f} after {before['step']} steps"
+        if after["step"] != before["step"]:
+            moved += f" -> {after['accuracy']:.3f} after {after['step']}"
+        table.add_row("held-out accuracy", f"{moved} ({prompts})")
     ledger = summary["ledger"]
     table.add_row("ledger", "  ".join(f"{name} {ledger[name]}" for name in ("issued", "trained", "dropped", "pending")))
     seconds = sum(summary["time"].values())

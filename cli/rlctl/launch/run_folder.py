@@ -7,6 +7,7 @@ runs/<name>/recipe.toml   settings it was started with
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -106,9 +107,15 @@ class RunFolder:
         self._lock = lock
 
     def release(self) -> None:
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        """Lets go of the run; a folder in which nothing was started is removed."""
+        if self._lock is None:
+            return
+        self._lock.close()
+        self._lock = None
+        if not self.exists:
+            (self.path / "lock").unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self.path.rmdir()
 
     def set_aside(self) -> Path | None:
         """Moves an older run of this name away, beside this one; where to."""

@@ -112,8 +112,8 @@ class Supervisor:
         for group in self._groups.values():
             group.running, group.start_at = [], None
 
-    def close(self) -> None:
-        """Ends everything in order: SIGTERM, time to drain, then the kill."""
+    def close(self, hurry: Callable[[], bool] = lambda: False) -> None:
+        """Ends everything in order: SIGTERM, time to drain unless there is a hurry, then the kill."""
         self._stopping = True
         last = [one for one in self._running() if one.spec.service == "nats"]
         for batch in ([one for one in self._running() if one not in last], last):
@@ -121,7 +121,7 @@ class Supervisor:
                 self._host.signal(one, signal.SIGTERM)
             deadline = time.monotonic() + DRAIN_S
             left = list(batch)
-            while left and time.monotonic() < deadline:
+            while left and time.monotonic() < deadline and not hurry():
                 ended = [one for one, _ in self._host.wait(left, 0.25)]
                 left = [one for one in left if one not in ended]
             if left:

@@ -35,7 +35,7 @@ class View:
         self._pace = Pace()
         self._began = time.monotonic()
         self._events: list[str] = []
-        self._last_state = ""
+        self._last = ("", "")
         self.restarts = 0
         self._live = Live(console=console, refresh_per_second=2, transient=True) if console.is_terminal else None
 
@@ -52,7 +52,7 @@ class View:
         """An event: a restart, a phase."""
         self._events.append(f"{_clock(time.monotonic() - self._began)}  {text}")
         if self._live is None:
-            self._console.print(f"[{_clock(time.monotonic() - self._began)}] {text}", markup=False, highlight=False)
+            self._print(text)
 
     def update(self, snapshot: Snapshot, alive: dict[str, bool]) -> None:
         new = self._metrics.refresh()
@@ -64,13 +64,24 @@ class View:
             self._live.update(self._picture(snapshot, alive, row, done))
             return
         for step in new:
-            self._console.print(self._line(step), markup=False, highlight=False)
+            self._print(self._line(step))
         for evaluation in evaluations:
             self.say(_evaluation(evaluation))
-        state = f"{snapshot.state}{f', waiting for {snapshot.waiting_for}' if snapshot.waiting_for else ''}"
-        if snapshot.state != "running" and state != self._last_state:
+        if snapshot.state != "running":
+            self._tell_state(snapshot)
+
+    def _tell_state(self, snapshot: Snapshot) -> None:
+        """A new state, or a new wait; not the end of a wait."""
+        state, waiting = snapshot.state, snapshot.waiting_for
+        if waiting and waiting != self._last[1]:
+            self.say(f"{state}, waiting for {waiting}")
+        elif state != self._last[0]:
             self.say(state)
-        self._last_state = state
+        self._last = (state, waiting)
+
+    def _print(self, text: str) -> None:
+        at = f"[{_clock(time.monotonic() - self._began)}] "
+        self._console.print(at + text, markup=False, highlight=False, soft_wrap=True)
 
     def _line(self, row: dict[str, Any]) -> str:
         done = int(row["step"]) + 1
@@ -80,7 +91,7 @@ class View:
             f"step {done}/{self._total}", *_measures(row),
             f"{row.get('time/step', 0.0):.2f} s ({phases})", f"left {_clock(left)}",
         ]  # fmt: skip
-        return f"[{_clock(time.monotonic() - self._began)}] " + "  ".join(parts)
+        return "  ".join(parts)
 
     def _picture(self, snapshot: Snapshot, alive: dict[str, bool], row: dict[str, Any], done: int) -> Panel:
         table = Table.grid(padding=(0, 2))

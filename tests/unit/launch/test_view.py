@@ -105,7 +105,7 @@ def test_the_summary_says_how_reward_and_accuracy_moved_and_where_the_model_is(t
     text = out.getvalue()
     for shown in (
         "150 of 150 in 214 s", "0.510 (first step) -> 0.930 (last step)",
-        "0.575 -> 0.963 (400 prompts, after 0 steps -> after 150)", "issued 4800  trained 4799  dropped 1  pending 0",
+        "0.575 after 0 steps -> 0.963 after 150 (400 prompts)", "issued 4800  trained 4799  dropped 1  pending 0",
         "generate 25%  train 75%", "/runs/trial/model", "rlctl chat trial",
     ):  # fmt: skip
         assert shown in text
