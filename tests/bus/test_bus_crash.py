@@ -15,7 +15,7 @@ import pytest
 from rlctl.bus.bus import Bus
 from rlctl.bus.config import BusConfig
 from rlctl.bus.server import NatsServer
-from rlctl.core.errors import UnavailableError
+from rlctl.core.errors import FencedError, UnavailableError
 from support.groups import RUN, Connect, rollout, task
 
 pytestmark = pytest.mark.anyio
@@ -96,6 +96,36 @@ async def test_an_ack_that_the_broker_dies_on_is_made_good(server: NatsServer, c
     await acking
     assert not any([await bus.rollout_exists(delivery.message.task.id) for delivery in held])
     assert await consumer.fetch(20, 0.5) == []
+
+
+async def test_acks_reach_a_broker_that_forgot_what_it_had_delivered(server: NatsServer, connect: Connect) -> None:
+    bus = await connect()
+    for prompt in range(4):
+        await bus.publish_rollout(rollout(prompt))
+    consumer = await bus.rollout_consumer(epoch=1, max_ack_pending=32)
+    held = await consumer.fetch(4, 5.0)
+    assert len(held) == 4
+    kill(server)
+    [state] = server.store_dir.glob("data/**/obs/trainer-1/o.dat")
+    state.unlink()
+    await restart(server)
+    async with asyncio.timeout(10.0):
+        await asyncio.gather(*(delivery.ack_sync() for delivery in held))
+    assert not any([await bus.rollout_exists(delivery.message.task.id) for delivery in held])
+    await bus.publish_rollout(rollout(9))
+    [delivery] = await consumer.fetch(8, 2.0)
+    assert delivery.message.task.id.prompt == 9
+
+
+async def test_a_fenced_trainer_cannot_acknowledge(connect: Connect) -> None:
+    bus = await connect()
+    await bus.publish_rollout(rollout(1))
+    old = await (await connect()).rollout_consumer(epoch=1, max_ack_pending=8)
+    [delivery] = await old.fetch(1, 2.0)
+    new = await bus.rollout_consumer(epoch=2, max_ack_pending=8)
+    with pytest.raises(FencedError, match="newer trainer"):
+        await delivery.ack_sync()
+    assert [one.message.task.id.prompt for one in await new.fetch(1, 2.0)] == [1]
 
 
 async def test_a_fetch_in_waiting_survives_a_restart(server: NatsServer, connect: Connect) -> None:

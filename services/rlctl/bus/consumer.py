@@ -23,8 +23,8 @@ from google.protobuf.message import DecodeError
 from nats.aio.msg import Msg
 
 from rlctl.bus.connection import Connection
-from rlctl.bus.faults import ApiError, InterruptedCallError, NotServedError
-from rlctl.core.errors import RlctlError, UnavailableError
+from rlctl.bus.faults import ApiError, InterruptedCallError, NotServedError, refused
+from rlctl.core.errors import RlctlError
 
 log = logging.getLogger("rlctl.bus")
 
@@ -55,7 +55,7 @@ class Delivery(Generic[M]):
         await self._consumer._send(self, _ACK)
 
     async def ack_sync(self) -> None:
-        """Done; returns when the broker has removed it. Raises UnavailableError."""
+        """Done; returns when the broker has removed it. Raises UnavailableError, FencedError."""
         await self._consumer._finish(self)
         await self._consumer._ack_sync(self)
 
@@ -233,18 +233,20 @@ class Consumer(Generic[M]):
         self._held.pop(delivery._sequence, None)
 
     async def _ack_sync(self, delivery: Delivery[M]) -> None:
-        async def attempt() -> None:
-            try:
-                await self._connection.request(delivery._reply, _ACK, timeout_s=2.0)
-            except (NotServedError, InterruptedCallError):
-                # The ack may have worked before the answer was lost: then the message is gone.
-                if await self._stored(delivery._sequence):
-                    raise
-
         try:
-            await self._connection.persist("acknowledge a message", attempt)
-        except NotServedError as error:
-            raise UnavailableError(f"NATS at {self._connection.url} knows no consumer {self._name} any more") from error
+            await self._connection.request(delivery._reply, _ACK, timeout_s=2.0)
+        except (NotServedError, InterruptedCallError):
+            # A broker that came back may have forgotten the delivery, and then answers no ack of it. Taking the message
+            # out of the queue is the same, as long as the consumer is still ours.
+            await self._ensure()
+            await self._remove(delivery._sequence)
+
+    async def _remove(self, sequence: int) -> None:
+        try:
+            await self._connection.api(f"STREAM.MSG.DELETE.{self._stream}", {"seq": sequence, "no_erase": True})
+        except ApiError as error:
+            if await self._stored(sequence):
+                raise refused(error, f"acknowledge message {sequence} of {self._stream}") from error
 
     async def _stored(self, sequence: int) -> bool:
         try:
@@ -252,7 +254,7 @@ class Consumer(Generic[M]):
         except ApiError as error:
             if error.code == 404:
                 return False
-            raise
+            raise refused(error, f"look for message {sequence} of {self._stream}") from error
         return True
 
     async def close(self) -> None:

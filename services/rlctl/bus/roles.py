@@ -52,7 +52,7 @@ def _trainer(run: str) -> list[str]:
         f"$KV.{fence}.>",
         *_stream_api(f"KV_{fence}", "CREATE", "UPDATE", "INFO", "MSG.GET"),
         *_stream_api(prompts, "CREATE", "UPDATE", "INFO", "PURGE"),
-        *_stream_api(rollouts, "CREATE", "UPDATE", "INFO", "MSG.GET"),
+        *_stream_api(rollouts, "CREATE", "UPDATE", "INFO", "MSG.GET", "MSG.DELETE"),
         f"$JS.API.CONSUMER.*.{rollouts}.>",
         f"$JS.API.CONSUMER.NAMES.{rollouts}",
         f"$JS.API.CONSUMER.MSG.NEXT.{rollouts}.>",
