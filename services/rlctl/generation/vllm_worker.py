@@ -10,6 +10,7 @@ process is tied to the one that serves. Traps that are met here:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -193,6 +194,8 @@ def incomplete(model: torch.nn.Module, tied: list[torch.nn.Module]) -> list[str]
     return names
 
 
+# It warns of every tied head and rotary table, at each sync; `incomplete` tells the weights that are truly missing.
+logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
 if BACKEND not in WeightTransferEngineFactory._registry:
     WeightTransferEngineFactory.register_engine(BACKEND, TransferEngine)
 lifeline.follow()
