@@ -16,7 +16,7 @@ from rlctl.bus.bus import Bus
 from rlctl.bus.config import BusConfig
 from rlctl.bus.server import NatsServer
 from rlctl.core.errors import FencedError, UnavailableError
-from support.groups import RUN, Connect, rollout, task
+from support.groups import RUN, Connect, collect, rollout, task
 
 pytestmark = pytest.mark.anyio
 
@@ -68,14 +68,12 @@ async def test_what_is_held_while_the_broker_dies_is_held_afterwards(server: Nat
     for prompt in range(8):
         await bus.publish_prompt(task(prompt))
     consumer = await bus.prompt_consumer()
-    held = await consumer.fetch(5, 2.0)
+    held = await collect(consumer, 5)
     assert len(held) == 5
     kill(server)
     assert await consumer.fetch(8, 0.3) == [], "a fetch does not outlast its time-out because the broker is away"
     await restart(server)
-    others = []
-    while len(others) < 3:
-        others += await consumer.fetch(3 - len(others), 10.0)
+    others = await collect(consumer, 3, 10.0)
     assert sorted(delivery.message.id.prompt for delivery in held + others) == list(range(8))
     assert await consumer.fetch(8, 4.0) == [], "and nothing that is held comes again"
     await asyncio.gather(*(delivery.ack_sync() for delivery in held + others))
@@ -87,7 +85,7 @@ async def test_an_ack_that_the_broker_dies_on_is_made_good(server: NatsServer, c
     for prompt in range(20):
         await bus.publish_rollout(rollout(prompt))
     consumer = await bus.rollout_consumer(epoch=1, max_ack_pending=32)
-    held = await consumer.fetch(20, 5.0)
+    held = await collect(consumer, 20)
     assert len(held) == 20
     acking = asyncio.gather(*(delivery.ack_sync() for delivery in held))
     await asyncio.sleep(0.01)
@@ -103,7 +101,7 @@ async def test_acks_reach_a_broker_that_forgot_what_it_had_delivered(server: Nat
     for prompt in range(4):
         await bus.publish_rollout(rollout(prompt))
     consumer = await bus.rollout_consumer(epoch=1, max_ack_pending=32)
-    held = await consumer.fetch(4, 5.0)
+    held = await collect(consumer, 4)
     assert len(held) == 4
     kill(server)
     [state] = server.store_dir.glob("data/**/obs/trainer-1/o.dat")

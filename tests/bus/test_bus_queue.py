@@ -11,7 +11,7 @@ import pytest
 from rlctl.bus.ids import group_subject
 from rlctl.core.errors import FencedError, InvalidArgumentError, NotFoundError, ResourceExhaustedError
 from rlctl.v1.rollout_pb2 import GroupId, PromptTask
-from support.groups import Connect, group_id, rollout, task
+from support.groups import Connect, collect, group_id, rollout, task
 
 pytestmark = pytest.mark.anyio
 
@@ -22,7 +22,7 @@ async def test_an_id_is_stored_once(connect: Connect) -> None:
     assert await bus.publish_prompt(task(1)) is False
     assert await bus.publish_prompt(task(1, attempt=1)) is True
     consumer = await bus.prompt_consumer()
-    got = await consumer.fetch(10, 2.0)
+    got = await collect(consumer, 2)
     assert [delivery.message.id.attempt for delivery in got] == [0, 1]
     assert [delivery.redelivered for delivery in got] == [False, False]
     assert got[0].data == task(1).SerializeToString()
@@ -85,7 +85,9 @@ async def test_fetch_returns_at_once_with_what_there_is(connect: Connect) -> Non
         await bus.publish_prompt(task(prompt))
     consumer = await bus.prompt_consumer()
     begin = time.monotonic()
-    assert len(await consumer.fetch(32, 5.0)) == 3
+    got = await consumer.fetch(32, 5.0)
+    got += await collect(consumer, 3 - len(got))
+    assert len(got) == 3
     assert time.monotonic() - begin < 1.0
 
 
@@ -112,9 +114,9 @@ async def test_a_worker_gets_no_more_than_it_asked_for(connect: Connect) -> None
     for prompt in range(6):
         await bus.publish_prompt(task(prompt))
     one, two = await (await connect()).prompt_consumer(), await (await connect()).prompt_consumer()
-    first = [len(await one.fetch(2, 0.2)) for _ in range(2)]
+    first = [len(await collect(one, 2)) for _ in range(2)]
     assert first == [2, 2]
-    assert len(await two.fetch(8, 2.0)) == 2, "what nobody has asked for stays with the broker"
+    assert len(await collect(two, 2)) == 2, "what nobody has asked for stays with the broker"
 
 
 async def test_an_early_return_leaves_no_hole_in_what_was_asked(connect: Connect) -> None:
@@ -126,8 +128,8 @@ async def test_an_early_return_leaves_no_hole_in_what_was_asked(connect: Connect
     for prompt in range(1, 8):
         await bus.publish_prompt(task(prompt))
     other = await (await connect()).prompt_consumer()
-    assert len(await consumer.fetch(3, 2.0)) == 3
-    assert len(await other.fetch(8, 2.0)) == 4
+    assert len(await collect(consumer, 3)) == 3
+    assert len(await collect(other, 4)) == 4
 
 
 async def test_work_longer_than_ack_wait_is_renewed_and_goes_to_nobody_else(connect: Connect) -> None:
@@ -168,10 +170,9 @@ async def test_closing_gives_back_what_is_not_settled(connect: Connect) -> None:
     for prompt in range(3):
         await bus.publish_prompt(task(prompt))
     leaving = await connect()
-    assert len(await (await leaving.prompt_consumer()).fetch(2, 2.0)) == 2
+    assert len(await collect(await leaving.prompt_consumer(), 2)) == 2
     await leaving.close()
-    got = await (await bus.prompt_consumer()).fetch(3, 2.0)
-    got += await (await bus.prompt_consumer()).fetch(3 - len(got), 2.0) if len(got) < 3 else []
+    got = await collect(await bus.prompt_consumer(), 3)
     assert sorted(delivery.message.id.prompt for delivery in got) == [0, 1, 2]
 
 
@@ -191,11 +192,11 @@ async def test_a_newer_trainer_takes_unacknowledged_rollouts_over_at_once(connec
     for prompt in range(3):
         await bus.publish_rollout(rollout(prompt))
     old = await (await connect()).rollout_consumer(epoch=1, max_ack_pending=8)
-    [first, *_] = await old.fetch(3, 2.0)
+    [first, *_] = await collect(old, 3)
     await first.ack_sync()
     begin = time.monotonic()
     new = await bus.rollout_consumer(epoch=2, max_ack_pending=8)
-    got = await new.fetch(3, 5.0)
+    got = await collect(new, 2)
     assert sorted(delivery.message.task.id.prompt for delivery in got) == [1, 2]
     assert time.monotonic() - begin < 2.0, "not only when ack_wait (60 s) is over"
     with pytest.raises(FencedError, match=r"epoch 2; this one has 1"):
@@ -209,7 +210,7 @@ async def test_the_trainer_holds_no_more_groups_than_it_said(connect: Connect) -
     for prompt in range(5):
         await bus.publish_rollout(rollout(prompt))
     consumer = await bus.rollout_consumer(epoch=1, max_ack_pending=3)
-    got = await consumer.fetch(5, 2.0)
+    got = await collect(consumer, 3)
     assert len(got) == 3
     assert await consumer.fetch(5, 0.3) == []
     await got[0].ack_sync()
@@ -237,11 +238,8 @@ async def test_the_largest_messages_of_a_whole_step_arrive(connect: Connect) -> 
         group.task.prompt = "x" * (8 * 1024 * 1024 - 200)
         assert await bus.publish_rollout(group)
     consumer = await bus.rollout_consumer(epoch=1, max_ack_pending=32)
-    prompts = []
-    while len(prompts) < 12:
-        got = await consumer.fetch(12 - len(prompts), 20.0)
-        assert got
-        prompts += [delivery.message.task.id.prompt for delivery in got]
+    got = await collect(consumer, 12, 20.0)
+    prompts = [delivery.message.task.id.prompt for delivery in got]
     assert sorted(prompts) == list(range(12))
 
 
@@ -251,7 +249,7 @@ async def test_a_full_stream_refuses_and_keeps_what_it_has(connect: Connect) -> 
     await bus.publish_prompt(task(2))
     with pytest.raises(ResourceExhaustedError, match=r"prompts stream of run 'my_run.1' is full \(2 groups\)"):
         await bus.publish_prompt(task(3))
-    assert len(await (await bus.prompt_consumer()).fetch(3, 2.0)) == 2
+    assert len(await collect(await bus.prompt_consumer(), 3, 1.0)) == 2
 
 
 async def test_limits_of_existing_streams_are_changed(connect: Connect) -> None:

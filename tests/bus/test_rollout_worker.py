@@ -27,7 +27,7 @@ from rlctl.rpc.health import Health
 from rlctl.rpc.service import RunningService, start
 from rlctl.v1.generation_pb2 import FINISH_REASON_ABORT, FINISH_REASON_STOP
 from rlctl.v1.rollout_pb2 import PromptTask, RolloutGroup
-from support.groups import Connect, group_id, rollout, task
+from support.groups import Connect, collect, group_id, rollout, task
 from support.rollout_services import Generation, Reference, Reward
 
 pytestmark = pytest.mark.anyio
@@ -311,8 +311,7 @@ async def test_closing_cancels_the_calls_and_gives_the_prompts_back_at_once(stag
         await worker.close()
     await until(lambda: stage.generation.cancelled == 2)
     other = await stage.bus.prompt_consumer()
-    got = await other.fetch(2, 2.0)
-    got += await other.fetch(1, 2.0) if len(got) == 1 else []
+    got = await collect(other, 2)
     assert [delivery.redelivered for delivery in got] == [True, True]
 
 
