@@ -198,6 +198,8 @@ def _software(recipe: Recipe) -> Iterator[str]:
 
 def _cluster(recipe: Recipe) -> Iterator[str]:
     cluster = recipe.cluster
+    if cluster.ray_address is not None and not cluster.ray_address.rpartition(":")[2].isdigit():
+        yield f"cluster.ray_address: {cluster.ray_address!r} is no host:port"
     if cluster.nodes == 1:
         return
     if cluster.ray_address is None:

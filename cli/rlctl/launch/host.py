@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from rlctl.launch import sweep
 from rlctl.launch.embedded_ray import EmbeddedRay
 from rlctl.launch.recipe import ClusterSection
 from rlctl.launch.spec import ProcessSpec
+
+REACH_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ class Host:
             else:
                 import ray
 
+                _reach(str(self._cluster.ray_address))
                 ray.init(address=self._cluster.ray_address, log_to_driver=False, logging_level="ERROR")
         except Exception as error:
             where = "inside the launcher" if self.embedded else f"at {self._cluster.ray_address}"
@@ -212,6 +216,12 @@ class Host:
                     "MASTER_PORT": str(port),
                 }
         return found
+
+
+def _reach(address: str) -> None:
+    """Ray itself tries for minutes. Raises OSError."""
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), REACH_S).close()
 
 
 def _is_address(text: str) -> bool:

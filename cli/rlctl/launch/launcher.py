@@ -35,7 +35,7 @@ from rlctl.rpc.portal import Portal
 TICK_S = 0.5
 NATS_READY_S = 30.0
 NATS_REACH_S = 10.0
-DONE, STOPPED, FAILED = 0, 130, 1
+DONE, STOPPED = 0, 130
 
 
 class Interrupts:
@@ -127,6 +127,7 @@ class _Session:
         self._console = console
         self._interrupts = Interrupts()
         self._launch_id = secrets.token_hex(8)
+        self._summary_before = folder.summary()
 
     def run(self) -> int:
         recipe, folder = self._recipe, self._folder
@@ -177,23 +178,24 @@ class _Session:
             supervisor.start()
             monitor = Monitor(bus, recipe.channel)
             with view:
-                code = self._watch(supervisor, view, monitor)
+                self._watch(supervisor, view, monitor)
         finally:
             if monitor is not None:
                 monitor.close()
             asked = self._interrupts.count
             supervisor.close(lambda: self._interrupts.count > asked)
-        return self._end(code, policy.total)
+        return self._end(policy.total)
 
-    def _watch(self, supervisor: Supervisor, view: View, monitor: Monitor) -> int:
+    def _watch(self, supervisor: Supervisor, view: View, monitor: Monitor) -> None:
+        """Until the trainer is done, or was asked to stop."""
         while not supervisor.tick(TICK_S):
             view.update(monitor.snapshot, supervisor.alive())
             if self._interrupts.count:
-                return self._stop(supervisor, view, monitor)
+                self._stop(supervisor, view, monitor)
+                return
         view.update(monitor.snapshot, supervisor.alive())
-        return DONE
 
-    def _stop(self, supervisor: Supervisor, view: View, monitor: Monitor) -> int:
+    def _stop(self, supervisor: Supervisor, view: View, monitor: Monitor) -> None:
         """The first Ctrl-C: step and checkpoint end in order; the second: everything ends now."""
         view.say("stopping: the step in hand is finished and committed; once more to stop at once")
         asked = self._interrupts.count
@@ -207,16 +209,15 @@ class _Session:
             committed = supervisor.stop(self._recipe.cluster.stop_timeout_s, on_tick)
         except _Hurry:
             supervisor.kill()
-            return STOPPED
+            return
         if not committed:
             view.say("the trainer did not end in order; the run goes on from its last checkpoint")
-        return STOPPED
 
-    def _end(self, code: int, restarts: int) -> int:
+    def _end(self, restarts: int) -> int:
         """Says what the run came to, or how to go on with it."""
         recipe, summary = self._recipe, self._folder.summary()
         done = _is_done(self._folder, recipe)
-        if summary and (done or code != DONE or summary.get("status") == "stopped"):
+        if summary and summary != self._summary_before:
             print_summary(self._console, recipe.name, recipe.run_dir, summary, restarts=restarts)
         if done:
             return DONE

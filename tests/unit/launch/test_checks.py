@@ -56,6 +56,7 @@ def test_the_largest_rollout_message_is_reckoned_and_refused_above_the_limit() -
         ("server.listen=127.0.0.1:5000", "server.listen gives every service one port"),
         ("critic.model=org/model-70B", "GiB of memory and"),
         ("cluster.nodes=2", "cluster.nodes = 2 needs a Ray cluster: set cluster.ray_address"),
+        ("cluster.ray_address=auto", "cluster.ray_address: 'auto' is no host:port"),
         ("cluster.nodes=2", "set nats_url"),
         ("cluster.nodes=2", "set server.tls and channel.tls"),
         ("bus.max_groups=40", "cannot hold two steps"),
