@@ -92,16 +92,21 @@ class CheckpointStore:
             return folder, RunState(**json.loads((folder / "state.json").read_text()))
         return None
 
+    @property
+    def fence(self) -> int:
+        """Highest fencing epoch that has claimed the folder; 0 before any."""
+        owner = self._folder / "fence"
+        return int(owner.read_text()) if owner.exists() else 0
+
     def claim(self, fence: int) -> None:
         """Marks the folder as owned by this fencing epoch, so that an older trainer cannot commit."""
         self._refuse_if_fenced(fence)
         write_atomic(self._folder / "fence", str(fence).encode())
 
     def _refuse_if_fenced(self, fence: int) -> None:
-        owner = self._folder / "fence"
-        if owner.exists() and int(owner.read_text()) > fence:
+        if self.fence > fence:
             raise FencedError(
-                f"another trainer (epoch {owner.read_text()}) owns {self._folder}; this one (epoch {fence}) must end"
+                f"another trainer (epoch {self.fence}) owns {self._folder}; this one (epoch {fence}) must end"
             )
 
 

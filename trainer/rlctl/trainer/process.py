@@ -110,11 +110,11 @@ def _train(
     held_out = None
     if config.eval.data is not None:
         held_out = load_prompts(config.eval.data, tokenizer)
-    services = Services(config, portal, held_out)
+    store = CheckpointStore(config.run_dir / "checkpoints")
+    services = Services(config, portal, held_out, store.fence)
     try:
         progress = Progress(PromptCursor(len(prompts), config.data.shuffle, config.data.seed), config.kl.coef)
         journal = Journal(config.run_dir / "journal")
-        store = CheckpointStore(config.run_dir / "checkpoints")
         status = Status(config.run, config.train.steps, progress)
         services.serve(TrainerServicer(status, controls, store))
         services.wait_for_critic()

@@ -8,6 +8,7 @@ All of it runs on the trainer's event loop; `Journal` writes are short.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass, field
 
@@ -110,7 +111,7 @@ class RolloutStage:
         self._progress.ledger.issue(tasks)
         for task in tasks:
             wanted.add(task)
-            await self._bus.publish_prompt(task)
+        await asyncio.gather(*(self._bus.publish_prompt(task) for task in tasks))
 
     async def collect(self, timeout_s: float) -> bool:
         """Takes what has come within `timeout_s`; True when the step is complete."""
@@ -148,8 +149,7 @@ class RolloutStage:
             settled.dropped.append(journal_pb2.DroppedGroup(id=task.id, reason=REISSUED, message="issued again"))
         self._journal.append_settled(settled)
         self._progress.ledger.settle(settled)
-        for delivery in wanted.arrived.values():
-            await delivery.ack_sync()
+        await asyncio.gather(*(delivery.ack_sync() for delivery in wanted.arrived.values()))
         self._wanted = None
         return settled, clock
 

@@ -35,13 +35,14 @@ class Services:
     stage: RolloutStage
     sync: PolicySync
 
-    def __init__(self, config: TrainerConfig, portal: Portal, held_out: PromptDataset | None) -> None:
+    def __init__(self, config: TrainerConfig, portal: Portal, held_out: PromptDataset | None, last_fence: int) -> None:
+        """`last_fence` is the epoch of the trainer before this one, as the run's storage knows it."""
         self.portal = portal
         self.held_out = held_out
         self._config = config
         self.bus = portal.call(Bus.connect, config.bus, "trainer")
         portal.call(self.bus.create_streams)
-        self.fence = portal.call(Fence(self.bus).acquire)
+        self.fence = portal.call(Fence(self.bus).acquire, above=last_fence)
         self.registry = Registry(self.bus)
         self._pools: dict[str, Pool] = {}
         self.generation = GenerationClient(portal.call(self._pool, "generation"))
