@@ -206,6 +206,7 @@ class Planner:
                 "generation": self._channel(),
                 "reward": self._channel(recipe.reward.addresses),
                 "reference": self._channel(recipe.reference.addresses),
+                "server": self._server(None),
             }
         )
         return ProcessSpec(

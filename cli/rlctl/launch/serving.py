@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rlctl.clients.blocking import GenerationClient
 from rlctl.core.errors import DeadlineError, UnavailableError
+from rlctl.launch.launcher import local_gpus
 from rlctl.launch.process_actor import GUARD
 from rlctl.rpc.config import ChannelConfig
 
@@ -30,8 +31,10 @@ def serve_model(model: Path, timeout_s: float = 300.0) -> Iterator[ChannelConfig
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    settings = [f"model={model}", f"dtype={_dtype(model)}", f"server.listen={address}", "server.metrics_listen=none"]
-    command = [sys.executable, "-m", "rlctl.generation", *settings]
+    # For one caller on a CPU, vLLM's start takes longer than it saves.
+    engine = "auto" if local_gpus() else "transformers"
+    settings = [f"model={model}", f"dtype={_dtype(model)}", f"engine={engine}", f"server.listen={address}"]
+    command = [sys.executable, "-m", "rlctl.generation", *settings, "server.metrics_listen=none"]
     with tempfile.TemporaryFile() as log:
         guard = subprocess.Popen(
             [sys.executable, "-I", "-S", GUARD, *command],
