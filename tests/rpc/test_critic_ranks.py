@@ -12,8 +12,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support.ranks import rank_environments
-from support.tiny import tiny_llama
 
 from rlctl.clients.critic import CriticClient
 from rlctl.core.errors import RlctlError
@@ -21,6 +19,8 @@ from rlctl.rpc.config import ChannelConfig
 from rlctl.rpc.pool import Pool
 from rlctl.v1 import critic_pb2 as pb
 from rlctl.v1.tensor_pb2 import TokenSequence
+from support.ranks import rank_environments
+from support.tiny import tiny_llama
 
 pytestmark = pytest.mark.anyio
 

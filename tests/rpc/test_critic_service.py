@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.tiny import tiny_llama
 
 from rlctl.clients.critic import CriticClient
 from rlctl.core.errors import DataLossError, FailedPreconditionError, FencedError, InvalidArgumentError, NotFoundError
@@ -19,6 +18,7 @@ from rlctl.rpc.pool import Pool
 from rlctl.rpc.service import RunningService, start
 from rlctl.v1 import critic_pb2 as pb
 from rlctl.v1.tensor_pb2 import TokenSequence
+from support.tiny import tiny_llama
 
 pytestmark = pytest.mark.anyio
 

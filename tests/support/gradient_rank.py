@@ -112,6 +112,8 @@ def main(model: str, out: str, stages: str) -> None:
                 found[f"{name}/zero{stage}/{split}"] = gradient
         for split, gradient in gradients(learner, entropy, splits, with_entropy=True).items():
             found[f"entropy/zero{stage}/{split}"] = gradient
+        if stage == 3:
+            learner.save_hf(Path(out).with_suffix(""), None)
         critic = Learner(load_value_model(Path(model), "float32", seed=0), config, total_steps=1, value=True)
         for split, gradient in gradients(critic, value, splits).items():
             found[f"value/zero{stage}/{split}"] = gradient

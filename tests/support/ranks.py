@@ -6,6 +6,8 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,23 +29,26 @@ def rank_environments(ranks: int) -> list[dict[str, str]]:
     return [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
 
 
-def run_ranks(script: Path, ranks: int, *arguments: str, timeout_s: float = 240) -> None:
+def run_ranks(script: Path, ranks: int, *arguments: str, timeout_s: float = 280) -> None:
     """Runs `script` on every rank; the first that fails fails the test with its output, and none is left behind."""
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(script), *arguments],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for environment in rank_environments(ranks)
-    ]
-    try:
-        for rank, process in enumerate(processes):
-            output, _ = process.communicate(timeout=timeout_s)
-            assert process.returncode == 0, f"rank {rank} ended with {process.returncode}:\n{output[-4000:]}"
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    with tempfile.TemporaryFile("w+") as output:
+        processes = [
+            subprocess.Popen(
+                [sys.executable, str(script), *arguments], env=environment, stdout=output, stderr=subprocess.STDOUT
+            )
+            for environment in rank_environments(ranks)
+        ]
+        try:
+            deadline = time.monotonic() + timeout_s
+            while any(process.poll() is None for process in processes):
+                failed = [rank for rank, process in enumerate(processes) if process.poll()]
+                if failed or time.monotonic() > deadline:
+                    break
+                time.sleep(0.05)
+            codes = [process.poll() for process in processes]
+            output.seek(0)
+            assert codes == [0] * ranks, f"the ranks ended with {codes} (None: not at all):\n{output.read()[-4000:]}"
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()

@@ -29,9 +29,19 @@ def tiny_llama(folder: Path, *, tied: bool = True, seed: int = 0, hidden: int = 
     torch.manual_seed(seed)
     model = LlamaForCausalLM(
         LlamaConfig(
-            vocab_size=len(vocab), hidden_size=hidden, intermediate_size=2 * hidden, num_hidden_layers=layers,
-            num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512, tie_word_embeddings=tied,
-            initializer_range=0.06, pad_token_id=0, bos_token_id=1, eos_token_id=2, dtype="float32",
+            vocab_size=len(vocab),
+            hidden_size=hidden,
+            intermediate_size=2 * hidden,
+            num_hidden_layers=layers,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=512,
+            tie_word_embeddings=tied,
+            initializer_range=0.06,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
+            dtype="float32",
         )
     )
     model.generation_config.eos_token_id = 2

@@ -17,9 +17,13 @@ SCRIPT = ROOT / "tests" / "support" / "gradient_rank.py"
 
 
 @pytest.fixture(scope="module")
-def gradients(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Tensor]]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("gradients")
+
+
+@pytest.fixture(scope="module")
+def gradients(folder: Path) -> dict[str, dict[str, Tensor]]:
     """By loss, then by split; one and two ranks, ZeRO 0 to 3."""
-    folder = tmp_path_factory.mktemp("gradients")
     model = tiny_llama(folder / "model", hidden=32)
     by_loss: dict[str, dict[str, Tensor]] = defaultdict(dict)
     for ranks, stages in ((1, "0,1,2,3"), (2, "0,1,2,3")):
@@ -76,3 +80,9 @@ def test_gradient_equals_that_of_plain_transformers(gradients: dict[str, dict[st
     wanted = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
     found = gradients["reinforce-token"]["1 ranks/zero0/padded-4096"]
     assert float((found - wanted).norm() / wanted.norm()) < 1e-5
+
+
+def test_zero3_on_two_ranks_exports_whole_weights(gradients: dict[str, dict[str, Tensor]], folder: Path) -> None:
+    wanted, found = load_file(folder / "model" / "model.safetensors"), load_file(folder / "2" / "model.safetensors")
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)

@@ -122,8 +122,9 @@ def test_untied_head_is_exported(tmp_path: Path) -> None:
     _same_logprobs(AutoModelForCausalLM.from_pretrained(tmp_path / "model"), learner)
 
 
-def test_adapters_alone_are_trained_and_exported_merged(tiny: Path, tmp_path: Path) -> None:
-    learner = policy(tiny, lora={"rank": 4}, optimizer={"lr": 1e-2})
+@pytest.mark.parametrize("zero_stage", [1, 3])
+def test_adapters_alone_are_trained_and_exported_merged(tiny: Path, tmp_path: Path, zero_stage: int) -> None:
+    learner = policy(tiny, lora={"rank": 4}, optimizer={"lr": 1e-2}, zero_stage=zero_stage)
     base = weights(policy(tiny))
     for _ in range(3):
         learner.step(sequences(), nll)

@@ -30,6 +30,8 @@ def initialise() -> torch.device:
     device = torch.device("cuda", local_rank) if gpu else torch.device("cpu")
     if gpu:
         torch.cuda.set_device(device)
+    else:
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # or DeepSpeed warns that it found no GPU
     if dist.is_initialized():
         return device
     world = int(os.environ.get("WORLD_SIZE", "1"))
