@@ -1,8 +1,8 @@
 r"""Takes the final answer out of model output.
 
-In this order: the last closed `\boxed{}`, the last `#### x`, the last answer phrase (`答案：`, `the answer is`), an
-`<answer>` tag, and else the last number of the last sentence that holds one. A place that names two numbers
-("5 apples and 3 pears") gives no answer rather than a guess.
+In this order: the last closed `\boxed{}` (unless a "final answer" is named after it), the last `#### x`, the last
+answer phrase (`答案：`, `the answer is`), an `<answer>` tag, and else the last number of the last sentence that holds one. A place
+that names two numbers ("5 apples and 3 pears") gives no answer rather than a guess.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ PHRASE = re.compile(
     r"|\b(?:final\s{1,4})?(?:answer|result|solution)s?\s{0,4}(?:(?:is|are|equals?|of)(?![a-z])\s{0,4}(?:that\b|equal\sto)?\s?:?|[:=])",
     re.I,
 )
+_NAMED_FINAL = re.compile(r"final\s{1,4}answer|最终答案", re.I)
 _CLAUSE_END = re.compile(
     r"[。！!?;；\n]|\.(?!\d)|,(?!\d)(?!\s\d)"
     r"|\b(?:because|since|for|after|per|when|if|which|where|so)\b|因为|由于"
@@ -75,7 +76,10 @@ def final_answer(text: str, *, opening: bool = False) -> Answer | None:
     """
     closed = boxes(text)
     if closed:
-        return _of_content(closed[-1][2][:BOX_CHARS], "box")
+        # A box in the working does not outweigh a final answer that is named after it.
+        after = text[closed[-1][1] :]
+        named = _of_phrase(after) if _NAMED_FINAL.search(after) else None
+        return named if named and named.value is not None else _of_content(closed[-1][2][:BOX_CHARS], "box")
     lines = _HASHES.findall(text)
     if lines:
         return _of_content(lines[-1], "####")

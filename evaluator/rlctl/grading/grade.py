@@ -73,6 +73,8 @@ def answer_value(text: str) -> Fraction | None:
     """Exact value of a short answer such as a gold answer; of GSM8K's `... #### 72` the part after the mark."""
     plain = normalise(text.rsplit("####", 1)[-1])
     closed = boxes(plain)
+    if len(closed) > 1 or (plain.count("=") > 1 and re.search("[,;]", plain)):
+        return None
     plain = (closed[-1][2] if closed else plain)[:500]
     if "=" in plain and _EQUATION.search(plain.rpartition("=")[0]):
         return None

@@ -68,6 +68,7 @@ _THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})++(?:\.\d++)?+")
 _OPERATOR = re.compile(r"[\s()]*(?:\*\*|[-+*/×÷·^]|(?<=[\s\d)])x(?=[\s\d(]))[\s()]*[-+]?\s?")
 _LISTING = re.compile(r"\s?[,、~]\s?[-+]?|\s?(?:[到至]|或者?|还是|\bor\b)\s?")
 _SYMBOL_AFTER = re.compile(r"\s?[π√∞" + OPAQUE + r"]|[xyzknabπ](?![A-Za-z])|[A-Za-ln-z]\s?\^|_")
+_TERM = re.compile(r"(?:(?<![A-Za-z'])[a-z]|\)) ?[-+*/] ?$")
 _ENGLISH = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 
 # Numerals inside words count nothing: 一共 (in all), 一样 (alike), 三角形 (triangle), 第一 (first), 十分 (very).
@@ -110,7 +111,7 @@ def _tokens(text: str) -> list[Item]:
             above, below = _run(match["above2"]), _run(match["below2"])
             value = above / below if above is not None and below else None
             items.append(_valued(signed_start, end, "number", sign, value))
-        elif _SYMBOL_AFTER.match(text, end) or _bound_before(text, signed_start):
+        elif _SYMBOL_AFTER.match(text, end) or _bound_before(text, signed_start) or _term_before(text, start):
             items.append(Item(start, end, "other"))
         else:
             items.append(_number(signed_start, end, sign, match))
@@ -141,6 +142,11 @@ def _bound_before(text: str, start: int) -> bool:
     if not before or before[-1] not in "<>≤≥≠±":
         return False
     return before[-1] != ">" or (len(before) > 1 and before[-2] not in "-=\n>")
+
+
+def _term_before(text: str, start: int) -> bool:
+    """In `x + 1` and `(y)-1` the number is part of a term."""
+    return bool(_TERM.search(text[max(0, start - 6) : start]))
 
 
 def _number(start: int, end: int, sign: int, match: re.Match[str]) -> Item:

@@ -42,7 +42,8 @@ _LATEX_SPACE = re.compile(r"\\(?:left|right|displaystyle|quad|qquad|limits|big|B
 _LATEX_NAMES = (
     (re.compile(r"\\(?:times|cdot)(?![A-Za-z])"), "×"), (re.compile(r"\\div(?![A-Za-z])"), "÷"),
     (re.compile(r"\\pi(?![A-Za-z])"), "π"), (re.compile(r"\\(?:approx|simeq)(?![A-Za-z])"), "≈"),
-    (re.compile(r"\\(?:leq?|leqslant|lt)(?![A-Za-z])"), "≤"), (re.compile(r"\\(?:geq?|geqslant|gt)(?![A-Za-z])"), "≥"),
+    (re.compile(r"\\(?:leq?|leqslant|lt)(?![A-Za-z])|<="), "≤"),
+    (re.compile(r"\\(?:geq?|geqslant|gt)(?![A-Za-z])|(?<![=-])>="), "≥"),
     (re.compile(r"\\neq?(?![A-Za-z])|!="), "≠"), (re.compile(r"\\pm(?![A-Za-z])"), "±"),
     (re.compile(r"\\sqrt(?![A-Za-z])\s*"), "√"),
     (re.compile(r"\^\s*\{?\s*(?:\\circ|°)\s*\}?|\\degree(?![A-Za-z])"), "°"),

@@ -91,7 +91,7 @@ TABLE: dict[str, tuple[list[tuple[str, str]], list[tuple[str, str]]]] = {
     "box": (
         [("\\boxed{8,000}", "8000"), ("\\boxed{72\\text{ apples}}", "72"), ("\\boxed{x=5}", "5"), ("\\fbox{7}", "7"),
          ("first \\boxed{1}, then \\boxed{2}", "2"), ("\\boxed{\\boxed{3}}", "3"), ("\\boxed{32,\\!349}", "32349")],
-        [("\\boxed{12} so 15", "15"), ("first \\boxed{1}, then \\boxed{2}", "1"), ("\\boxed{3, 4}", "4"), ("\\boxed{}", "0")],
+        [("\\boxed{255}. Final answer: 10", "255"), ("\\boxed{12} so 15", "15"), ("first \\boxed{1}, then \\boxed{2}", "1"), ("\\boxed{3, 4}", "4"), ("\\boxed{}", "0")],
     ),
     "box left open": (
         [("\\boxed{12} later \\boxed{15", "12"), ("We use a \\boxed form: 5", "5"), ("\\boxed 6", "6"), ("the end: 4 \\boxed", "4")],
@@ -147,7 +147,7 @@ TABLE: dict[str, tuple[list[tuple[str, str]], list[tuple[str, str]]]] = {
     ),
     "equation": (
         [("x = 7", "7"), ("设x=3,则2x+1=7", "7"), ("20-10=10", "10"), ("x=1/3≈0.33", "1/3")],
-        [("20-10=10", "20"), ("x > 5", "5"), ("±5", "5"), ("$a+3z=0$", "5")],
+        [("20-10=10", "20"), ("x > 5", "5"), ("x >= 5", "5"), ("x + 1", "1"), ("\\boxed{n-3}", "3"), ("±5", "5"), ("$a+3z=0$", "5")],
     ),
     "symbols": (
         [("\\boxed{3\\sqrt{13}}", "3\\sqrt{13}"), ("\\boxed{2\\pi}", "2π"), ("\\boxed{\\frac{x}{2}}", "\\frac{x}{2}")],
