@@ -15,7 +15,8 @@ from rlctl.evaluator.config import EvaluatorConfig
 async def run_job(config: EvaluatorConfig, on_progress: Callable[[Progress], None] = lambda _: None) -> dict[str, Any]:
     """Runs it and writes the report; returns the summary. Cancelled, it keeps what it has. Raises RlctlError."""
     if config.generate.model:
-        config = config.model_copy(update={"outputs": await _outputs(config, on_progress)})
+        outputs, every = await _outputs(config, on_progress), config.max_samples * config.generate.samples
+        config = config.model_copy(update={"outputs": outputs, "max_samples": every})
     if config.mode == "single":
         from rlctl.evaluator.single import evaluate_single
 

@@ -1,8 +1,8 @@
 r"""Takes the final answer out of model output.
 
-In this order: the last closed `\boxed{}` (unless a "final answer" is named after it), the last `#### x`, the last
-answer phrase (`答案：`, `the answer is`), an `<answer>` tag, and else the last number of the last sentence that holds one. A place
-that names two numbers ("5 apples and 3 pears") gives no answer rather than a guess.
+In this order: the last closed `\boxed{}` (unless a "final answer" is named after it), the last `#### x`, an
+`<answer>` tag, the last answer phrase (`答案：`, `the answer is`), and else the last number of the last sentence that
+holds one. A place that names two numbers ("5 apples and 3 pears") gives no answer rather than a guess.
 """
 
 from __future__ import annotations
