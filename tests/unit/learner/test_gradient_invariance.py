@@ -13,6 +13,7 @@ from torch import Tensor
 from support.ranks import ROOT, run_ranks
 from support.tiny import tiny_llama
 
+pytestmark = pytest.mark.timeout(600)
 SCRIPT = ROOT / "tests" / "support" / "gradient_rank.py"
 
 
@@ -85,4 +86,5 @@ def test_gradient_equals_that_of_plain_transformers(gradients: dict[str, dict[st
 def test_zero3_on_two_ranks_exports_whole_weights(gradients: dict[str, dict[str, Tensor]], folder: Path) -> None:
     wanted, found = load_file(folder / "model" / "model.safetensors"), load_file(folder / "2" / "model.safetensors")
     assert found.keys() == wanted.keys()
-    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    for name in wanted:  # a weight of exactly 0 moves by the learning rate of 1e-30
+        torch.testing.assert_close(found[name], wanted[name], rtol=0, atol=1e-25)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rlctl.core.config import StrictConfig
 
@@ -76,3 +76,9 @@ class LearnerConfig(StrictConfig):
     """CPU threads of each rank."""
     trust_remote_code: bool = False
     """Run Python code that comes with a model."""
+
+    @model_validator(mode="after")
+    def _offload(self) -> LearnerConfig:
+        if self.adam_offload and self.zero_stage == 0:
+            raise ValueError("adam_offload moves ZeRO's optimizer states: set zero_stage to 1, 2 or 3")
+        return self

@@ -8,6 +8,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from rlctl.core.errors import ConfigError
 from rlctl.learner.config import LearnerConfig, LoRAConfig
 from rlctl.models.value_head import ValueModel
 from rlctl.models.widen import widen_linears
@@ -34,6 +35,8 @@ def prepare(model: M, config: LearnerConfig) -> M:
 
 def _add_adapters(model: nn.Module, backbone: PreTrainedModel, lora: LoRAConfig) -> None:
     """LoRA (Hu et al., 2021) on the backbone; all else is frozen, but for a value model's head."""
+    if lora.quantize_4bit:
+        raise ConfigError("lora.quantize_4bit: this learner holds no 4-bit weights; set it to false")
     from peft import LoraConfig, inject_adapter_in_model
 
     settings = LoraConfig(
