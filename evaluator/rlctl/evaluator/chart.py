@@ -87,7 +87,7 @@ def _panel(
         axes.spines[side].set_visible(False)
     axes.tick_params(axis="y", length=0)
     axes.legend(
-        loc="upper center", bbox_to_anchor=(0.5, -0.09 if len(measures) > 3 else -0.2), ncols=min(3, len(names)),
+        loc="upper center", bbox_to_anchor=(0.5, -0.09 if len(measures) > 3 else -0.2), ncols=_columns(names),
         frameon=False, fontsize=10,
     )  # fmt: skip
 
@@ -104,9 +104,15 @@ def _bar(axes: Any, y: float, thick: float, entry: dict[str, Any], colour: str, 
     counts = f"{entry['yes']}/{n}" if "yes" in entry else f"n = {n}"
     beside = axes.get_yaxis_transform()
     axes.text(
-        1.015, y, f"{value:.0%}", transform=beside, va="center", fontsize=size + 1, fontweight="bold", color=colour
+        1.015, y, f"{value:.0%}", transform=beside, va="center", fontsize=size + 1, fontweight="bold", color="#222222"
     )
     axes.text(1.085, y, counts, transform=beside, va="center", fontsize=size, color="#555555")
+
+
+def _columns(names: list[str]) -> int:
+    """Columns of the legend that fit into the figure's width."""
+    longest = max(sum(2 if char >= "\u1100" else 1 for char in _shown(name, readable=True)) for name in names)
+    return max(1, min(3, len(names), 100 // (longest + 16)))
 
 
 def _shown(name: str, *, readable: bool) -> str:

@@ -11,7 +11,7 @@ import json
 import os
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rlctl.core.errors import ConfigError, RlctlError
@@ -59,7 +59,7 @@ class JudgeSpec:
     name: str
     model: str
     base_url: str
-    api_key: str
+    api_key: str = field(repr=False)
     body: Mapping[str, Any]
     max_tokens: int
     price: PriceConfig | None

@@ -94,8 +94,10 @@ class Workbook:
                     sheet.column_dimensions[get_column_letter(index)].width = width
                 count = 0
                 if header:
+                    # Bold words wrap sooner than their letters tell.
+                    narrow = [0.7 * width for width in widths]
                     sheet.freeze_panes = "A2"
-                    self._append(sheet, 1, [self._made(sheet, text, bold=True) for text in header], header, widths)
+                    self._append(sheet, 1, [self._made(sheet, text, bold=True) for text in header], header, narrow)
             if row is not None:
                 count += 1
                 bold = len(row) > 0 and isinstance(row[0], str) and row[0].startswith(HEADING)
@@ -148,7 +150,7 @@ def _lines(value: Cell, width: float) -> int:
     lines = 0
     for line in value[:4000].split("\n"):
         places = len(line) + sum(char >= "\u1100" for char in line)
-        lines += max(1, -(-places // max(1, int(width) - 1)))
+        lines += max(1, -(-places // max(1, int(width) - 2)))
     return lines
 
 
