@@ -6,10 +6,12 @@ import fcntl
 
 import pytest
 
+from rlctl.core.config import load
 from rlctl.core.errors import DeadlineError, NotFoundError
 from rlctl.data.prompts import load_prompts
 from rlctl.data.supervised import load_supervised
 from rlctl.launch.prepare import ARITHMETIC, prepare_model, progress_line
+from rlctl.launch.recipe import Recipe, recipe_folder
 from rlctl.launch.warmup import VERSION, Progress, sums
 from rlctl.models.arithmetic import build_model, build_tokenizer, write_untrained
 from rlctl.models.load import load_causal_lm, load_tokenizer
@@ -97,3 +99,16 @@ def test_no_held_out_sum_nor_its_mirror_is_warmed_up_or_trained_on():
         held = {tuple(prompt.prompt_ids) for prompt in parts[split]} | {tuple(tokenizer(t).input_ids) for t in texts}
         assert not held & warmed
     assert not {tuple(p.prompt_ids) for p in parts["rl"]} & {tuple(p.prompt_ids) for p in parts["test"]}
+
+
+def test_the_quickstart_trains_and_tests_on_parts_of_the_same_sums():
+    """Other settings there would cut other parts, and what was warmed up on could be tested on."""
+    recipe = load(Recipe, recipe_folder() / "quickstart.toml")
+    assert recipe.model == ARITHMETIC
+    assert recipe.eval.data is not None
+    what = ("task", "include", "unique", "splits", "split_key", "input_template", "apply_chat_template")
+    for config, split in ((recipe.data, "rl"), (recipe.eval.data, "test")):
+        assert config.split == split
+        for name in what:
+            assert getattr(config, name) == getattr(sums(split), name), name
+    assert list(recipe.data.splits) == list(sums("rl").splits)
