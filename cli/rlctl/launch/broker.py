@@ -51,7 +51,7 @@ def main() -> int:
         return 1
     assert server.process is not None
     while not shutdown.requested.wait(POLL_S):
-        if server.process.poll() is not None:
+        if server.process.poll() is not None and not shutdown.requested.is_set():
             logger.error("nats-server ended with code %d", server.process.returncode)
             return 1
     server.stop()

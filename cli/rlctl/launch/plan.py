@@ -238,6 +238,8 @@ class Planner:
         """Thread counts, and no look at the hub where every model is a folder."""
         env = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
         env["TOKENIZERS_PARALLELISM"] = "false"
+        # Else gRPC's core tells of every connection that a drained peer closes.
+        env["GRPC_VERBOSITY"] = "ERROR"
         if models and all(Path(model).is_dir() for model in models):
             env["HF_HUB_OFFLINE"] = "1"
         return env
