@@ -61,7 +61,8 @@ def test_the_demo_works_offline(tmp_path: Path, language: str, words: str) -> No
     )
     assert entry["judge_and_rules"]["answers"]["kappa"] > 0.85
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "summary.json", "evaluation_results.jsonl", "evaluation_results.png", "evaluation_results.xlsx", "journal.jsonl",
+        "summary.json", "evaluation_results.jsonl", "evaluation_results.png", "evaluation_results.xlsx",
+        "journal.jsonl",
     }  # fmt: skip
     book = openpyxl.load_workbook(tmp_path / "out" / "evaluation_results.xlsx")
     assert book.sheetnames[1:3] == ["chinese", "english"]

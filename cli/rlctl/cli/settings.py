@@ -23,6 +23,8 @@ MODELS = {
     "reference": ("rlctl.reference.config:ReferenceConfig", "`rlctl serve reference`"),
     "critic": ("rlctl.critic.config:CriticConfig", "`rlctl serve critic`"),
     "rollout": ("rlctl.rollout.config:RolloutConfig", "`rlctl serve rollout`"),
+    "evaluator": ("rlctl.evaluator.config:EvaluatorServiceConfig", "`rlctl serve evaluator`"),
+    "eval": ("rlctl.evaluator.config:EvaluatorConfig", "`rlctl eval`"),
     "trainer": ("rlctl.trainer.config:TrainerConfig", "`rlctl serve trainer`"),
 }
 
