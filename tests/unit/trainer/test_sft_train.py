@@ -28,7 +28,7 @@ LEARNER = LearnerConfig(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return tiny_llama(tmp_path_factory.mktemp("tiny"))
+    return tiny_llama(tmp_path_factory.mktemp("tiny"), hidden=64)
 
 
 def settings(folder: Path, output: Path, **changes) -> SFTConfig:
