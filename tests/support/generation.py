@@ -89,6 +89,15 @@ class Replica:
             time.sleep(0.05)
         return self
 
+    def wait_until_loaded(self) -> Replica:
+        """Waits for its word: one that must catch up is loaded, and does not serve yet."""
+        end = time.monotonic() + START_S
+        while "generation is loaded" not in self.log.read_text(errors="replace"):
+            if self.process.poll() is not None or time.monotonic() > end:
+                raise TimeoutError(f"the replica was not loaded:\n{self.log.read_text()[-3000:]}")
+            time.sleep(0.05)
+        return self
+
     def stop(self) -> None:
         """Ends its whole process group."""
         if self.process.poll() is None:

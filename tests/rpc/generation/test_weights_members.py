@@ -60,7 +60,7 @@ def test_members_that_die_are_slow_or_come_late(
     publisher = Publisher(models["tied"], trainer, replicas)
     for one in replicas[1:]:
         one.wait()
-    assert not replicas[0].serving
+    assert not replicas[0].wait_until_loaded().serving
 
     # 0 waits for the trainer's weights before it serves.
     publisher.begin(1, [0, 1, 2, 3])
