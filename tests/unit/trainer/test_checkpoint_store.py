@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from rlctl.core.durable import check_manifest
 from rlctl.core.errors import DataLossError, FencedError
-from rlctl.trainer.checkpoint import CheckpointStore, RunState, check_manifest
+from rlctl.trainer.checkpoint import CheckpointStore, RunState
 
 
 def state(step: int, fence: int = 1) -> RunState:

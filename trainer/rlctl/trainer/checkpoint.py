@@ -11,7 +11,6 @@ than `step-NNNNNNNN` is no checkpoint. Before anything opens a file of it, the m
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import re
@@ -20,8 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from rlctl.core.durable import check_manifest, fsync_path, fsync_tree, write_atomic, write_manifest
 from rlctl.core.errors import DataLossError, FencedError
-from rlctl.trainer.durable import fsync_path, fsync_tree, write_atomic
 
 logger = logging.getLogger(__name__)
 _NAME = re.compile(r"step-(\d{8})")
@@ -108,26 +107,3 @@ class CheckpointStore:
             raise FencedError(
                 f"another trainer (epoch {self.fence}) owns {self._folder}; this one (epoch {fence}) must end"
             )
-
-
-def write_manifest(folder: Path) -> None:
-    """Writes `manifest.json`: sha256 and size of every file below `folder`."""
-    files = {str(path.relative_to(folder)): _entry(path) for path in sorted(folder.rglob("*")) if path.is_file()}
-    write_atomic(folder / "manifest.json", json.dumps(files, indent=1).encode())
-
-
-def check_manifest(folder: Path) -> None:
-    """Raises DataLossError naming the file that is not what the manifest says."""
-    try:
-        wanted: dict[str, dict[str, Any]] = json.loads((folder / "manifest.json").read_text())
-    except (OSError, ValueError) as error:
-        raise DataLossError(f"{folder}: the manifest cannot be read ({error})", reason="CHECKPOINT_DAMAGED") from error
-    for name, entry in wanted.items():
-        path = folder / name
-        if not path.is_file() or _entry(path) != entry:
-            raise DataLossError(f"{path} is not what the manifest says", reason="CHECKPOINT_DAMAGED")
-
-
-def _entry(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "bytes": path.stat().st_size}

@@ -20,8 +20,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from rlctl.core.durable import fsync_path
 from rlctl.core.errors import DataLossError
-from rlctl.trainer.durable import fsync_path
 from rlctl.v1 import journal_pb2, rollout_pb2
 
 _HEAD = struct.Struct("<II")

@@ -10,8 +10,8 @@ from typing import Any
 
 from prometheus_client import Gauge
 
+from rlctl.core.durable import write_atomic
 from rlctl.trainer.config import TrainerConfig
-from rlctl.trainer.durable import write_atomic
 from rlctl.trainer.metrics_table import meaning
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from rlctl.core.durable import fsync_tree
 from rlctl.data.cursor import PromptCursor
 from rlctl.data.prompts import PromptDataset, load_prompts
 from rlctl.learner.learner import Learner
@@ -20,7 +21,6 @@ from rlctl.rpc.portal import Portal
 from rlctl.trainer.checkpoint import CheckpointStore
 from rlctl.trainer.commit import LOAD, SAVE, Commits
 from rlctl.trainer.config import TrainerConfig
-from rlctl.trainer.durable import fsync_tree
 from rlctl.trainer.journal import Journal
 from rlctl.trainer.ppo import Coordinator
 from rlctl.trainer.progress import Progress

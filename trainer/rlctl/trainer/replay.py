@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import logging
 
+from rlctl.core.durable import write_atomic
 from rlctl.core.errors import FailedPreconditionError
 from rlctl.trainer.commit import Commits
 from rlctl.trainer.config import TrainerConfig
-from rlctl.trainer.durable import write_atomic
 from rlctl.trainer.journal import Journal
 from rlctl.trainer.phases import PhaseTimer
 from rlctl.trainer.progress import Progress

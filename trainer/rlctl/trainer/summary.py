@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from rlctl.core.durable import write_atomic
 from rlctl.trainer.config import TrainerConfig
-from rlctl.trainer.durable import write_atomic
 from rlctl.trainer.metrics import MetricsLog
 from rlctl.trainer.progress import Progress
 

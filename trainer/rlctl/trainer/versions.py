@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rlctl.trainer.durable import write_atomic
+from rlctl.core.durable import write_atomic
 
 #: Versions remembered; older samples than this count as `REMEMBERED` steps stale.
 REMEMBERED = 1000
