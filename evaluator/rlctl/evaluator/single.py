@@ -18,9 +18,10 @@ from rlctl.evaluator.gold import GoldIndex, GoldItem, load_gold
 from rlctl.evaluator.labels import Language, label
 from rlctl.evaluator.records import BadRow, Record
 from rlctl.evaluator.report import CHART, RESULTS, SUMMARY, WORKBOOK, whole, write_lines, write_summary
+from rlctl.evaluator.sheets import HEADING, Cell, Workbook
 from rlctl.evaluator.statistics import mean_interval, pass_at_k, share
 from rlctl.evaluator.summary import TOTAL
-from rlctl.evaluator.workbook import HEADING, Cell, Workbook, percent, write_bad_rows
+from rlctl.evaluator.workbook import percent, write_bad_rows
 from rlctl.grading.extract import final_answer
 from rlctl.grading.grade import grade
 from rlctl.grading.text import normalise, without_thought
@@ -140,14 +141,15 @@ def _result(row: SingleRow) -> dict[str, Any]:
 def _workbook(
     path: Path, summary: dict[str, Any], rows: Sequence[SingleRow], bad: Sequence[BadRow], language: Language
 ) -> None:
-    book = Workbook(language)
-    book.sheet(label("summary", language), (36, 12, 12, 12, 12, 12), None, _summary(summary, language))
-    header = [label(name, language) for name in ("id", "right", "answer", "extracted", "reason", "prompt", "output")]
-    for name in dict.fromkeys(row.record.dataset for row in rows):
-        cells = (_cells(row, language) for row in rows if row.record.dataset == name)
-        book.sheet(name, (18, 8, 16, 16, 24, 60, 80), header, cells)
-    write_bad_rows(book, bad)
-    book.save(path)
+    with Workbook(path, language) as book:
+        book.sheet(label("summary", language), (36, 12, 12, 12, 12, 12), None, _summary(summary, language))
+        header = [
+            label(name, language) for name in ("id", "right", "answer", "extracted", "reason", "prompt", "output")
+        ]
+        for name in dict.fromkeys(row.record.dataset for row in rows):
+            cells = (_cells(row, language) for row in rows if row.record.dataset == name)
+            book.sheet(name, (18, 8, 16, 16, 24, 60, 80), header, cells)
+        write_bad_rows(book, bad)
 
 
 def _cells(row: SingleRow, language: Language) -> list[Cell]:

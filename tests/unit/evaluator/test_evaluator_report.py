@@ -18,8 +18,8 @@ from rlctl.evaluator.config import EvaluatorConfig, JudgeConfig
 from rlctl.evaluator.evaluate import Evaluation, evaluate
 from rlctl.evaluator.labels import LABELS
 from rlctl.evaluator.report import CHART, RESULTS, SUMMARY, WORKBOOK, write_report
+from rlctl.evaluator.sheets import MAX_CELL, Workbook, clean, sheet_name
 from rlctl.evaluator.standin import StandIn
-from rlctl.evaluator.workbook import MAX_CELL, Workbook, clean, sheet_name
 from support.pairs import write_pairs
 
 NASTY = "=1+1\x00\x0b\x1f\ud800\ufffe tab\t end _x0041_"
@@ -114,11 +114,10 @@ def test_text_keeps_what_a_cell_can_hold() -> None:
 
 
 def test_rows_over_the_limit_go_to_a_further_sheet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlctl.evaluator.workbook.MAX_ROWS", 3)
-    book = Workbook("en")
-    book.sheet("many", (10,), ["n"], ([number] for number in range(7)))
-    book.sheet("none", (10,), ["n"], iter(()))
-    book.save(tmp_path / "book.xlsx")
+    monkeypatch.setattr("rlctl.evaluator.sheets.MAX_ROWS", 3)
+    with Workbook(tmp_path / "book.xlsx", "en") as book:
+        book.sheet("many", (10,), ["n"], ([number] for number in range(7)))
+        book.sheet("none", (10,), ["n"], iter(()))
     read = openpyxl.load_workbook(tmp_path / "book.xlsx")
     assert read.sheetnames == ["many", "many (2)", "many (3)", "none"]
     assert [row[0] for row in read["many (3)"].iter_rows(values_only=True)] == ["n", 6]
