@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 from collections.abc import AsyncGenerator, Sequence
@@ -101,6 +102,8 @@ class VllmEngine:
         if self._llm is not None:
             await asyncio.to_thread(self._llm.shutdown, 1.0)
             self._llm = None
+            # It lies in a cycle, and its destructor fails while the interpreter ends.
+            gc.collect()
 
     def fault(self) -> str | None:
         if self._llm is not None and self._llm.errored:
