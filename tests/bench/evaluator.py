@@ -3,8 +3,9 @@
     python tests/bench/evaluator.py --records 10000 --concurrency 64 --latency 1.0
 
 prints one JSON line. "ratio" is the evaluator's wall time, from reading the files to the last byte of the report, over
-that of the bare loop; "asking_ratio" leaves the writing of the report out. "memory_growth_mb" is the resident memory
-after all records over that after a tenth of them (two processes of their own).
+that of the bare loop (the faster of one before and one after it); "asking_ratio" leaves the writing of the report out.
+"memory_growth_mb" is the resident memory after all records over that after a tenth of them, each in a process of its
+own.
 """
 
 from __future__ import annotations
@@ -115,9 +116,11 @@ def main() -> None:
             few, many = Path(name) / "few", Path(name) / "many"
             write_pairs(few, arguments.records // 10, padding=40)
             write_pairs(many, arguments.records, padding=40)
-            bare = asyncio.run(bare_loop(url, request_bodies(many), arguments.concurrency))
+            bodies = request_bodies(many)
             small = in_its_own_process(few, url, arguments.concurrency)
+            before = asyncio.run(bare_loop(url, bodies, arguments.concurrency))
             whole = in_its_own_process(many, url, arguments.concurrency)
+            bare = min(before, asyncio.run(bare_loop(url, bodies, arguments.concurrency)))
     finally:
         server.terminate()
         server.wait(10)
