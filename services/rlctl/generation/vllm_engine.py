@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 from collections.abc import AsyncGenerator, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
+import torch
 
 from rlctl.core import errors
 from rlctl.core.errors import ConfigError, InternalError, RlctlError, UnavailableError
@@ -51,28 +51,29 @@ class VllmEngine:
         _set_environment()
         try:
             # Takes seconds to minutes, in which the server answers health checks.
-            llm, hf = await asyncio.to_thread(self._start)
+            await asyncio.to_thread(self._start)
         except (ValueError, RuntimeError, OSError, NotImplementedError) as error:
             raise ConfigError(
                 f"vLLM cannot serve {self._folder}: {first_line(error)} (its own words stand above in the log)",
                 reason="ENGINE_NOT_STARTED",
             ) from error
-        self._llm = llm
-        self.info = ModelInfo(llm.model_config.max_model_len, hf.vocab_size)
+        llm = self._engine()
+        self.info = ModelInfo(llm.model_config.max_model_len, llm.model_config.hf_text_config.vocab_size)
         await llm.update_weight_version(FIRST_VERSION)
 
-    def _start(self) -> tuple[AsyncLLM, Any]:
+    def _start(self) -> None:
+        on_cpu = not torch.cuda.is_available()
+        if on_cpu:
+            _check_memory(self._config.kv_cache_mb)
         from vllm.config import WeightTransferConfig
         from vllm.engine.arg_utils import AsyncEngineArgs
-        from vllm.platforms import current_platform
         from vllm.v1.engine.async_llm import AsyncLLM
 
         from rlctl.generation.vllm_worker import BACKEND, WorkerExtension
 
         config = self._config
         optional: dict[str, Any] = {"gpu_memory_utilization": config.gpu_memory_utilization}
-        if current_platform.is_cpu():
-            _check_memory(config.kv_cache_mb)
+        if on_cpu:
             optional = {"kv_cache_memory_bytes": config.kv_cache_mb << 20}
         if config.max_model_len is not None:
             optional["max_model_len"] = config.max_model_len
@@ -94,16 +95,15 @@ class VllmEngine:
             **optional,
         )
         settings = arguments.create_engine_config()
-        if current_platform.is_cpu():
+        if on_cpu:
             _check_head_size(settings.model_config.get_head_size())
-        return AsyncLLM.from_vllm_config(settings, disable_log_stats=True), settings.model_config.hf_text_config
+        # Not returned: a thread keeps what it returned last, and this must be gone before the interpreter ends.
+        self._llm = AsyncLLM.from_vllm_config(settings, disable_log_stats=True)
 
     async def close(self) -> None:
         if self._llm is not None:
             await asyncio.to_thread(self._llm.shutdown, 1.0)
             self._llm = None
-            # It lies in a cycle, and its destructor fails while the interpreter ends.
-            gc.collect()
 
     def fault(self) -> str | None:
         if self._llm is not None and self._llm.errored:

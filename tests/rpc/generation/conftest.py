@@ -44,20 +44,18 @@ Deploy = Callable[[str], Deployment]
 def deploy(
     models: dict[str, Path], portal: Portal, trainer: TrainerProcess, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Deploy]:
-    """Replicas by kind, serving. All of them start at once, for most of their start is imports."""
+    """Replicas by engine, serving. Both start at once, for most of their start is imports."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     logs = tmp_path_factory.mktemp("replicas")
-    kinds = {"transformers": "tied", "vllm": "tied", "vllm-untied": "untied"}
     with ExitStack() as stack:
         known: dict[str, Deployment] = {}
-        for name, model in kinds.items():
-            engine = name.partition("-")[0]
-            replica = Replica(models[model], engine, logs / f"{name}.log", max_num_seqs=16)
+        for engine in ("transformers", "vllm"):
+            replica = Replica(models["tied"], engine, logs / f"{engine}.log", max_num_seqs=16)
             stack.callback(replica.stop)
-            known[name] = Deployment(replica, portal, trainer)
+            known[engine] = Deployment(replica, portal, trainer)
 
-        def get(kind: str) -> Deployment:
-            deployment = known[kind]
+        def get(engine: str) -> Deployment:
+            deployment = known[engine]
             if not deployment.version:
                 deployment.process.wait()
             if not deployment.process.serving:
@@ -66,6 +64,8 @@ def deploy(
             return deployment
 
         yield get
+        for deployment in known.values():
+            deployment.process.process.terminate()
 
 
 @pytest.fixture(params=["transformers", "vllm"])

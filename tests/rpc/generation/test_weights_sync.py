@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -17,10 +16,8 @@ from support.publishing_trainer import disturbed, token_logprobs
 PROMPT = [1, 7, 8, 9, 20]
 
 
-@pytest.mark.parametrize("kind", ["transformers", "vllm", "vllm-untied"])
-def test_after_a_sync_logprobs_are_those_of_the_new_weights(kind: str, deploy: Callable[[str], Deployment]) -> None:
+def test_after_a_sync_logprobs_are_those_of_the_new_weights(deployment: Deployment) -> None:
     """A stale prepacked head, or a cached prefix of the old weights, would show here."""
-    deployment = deploy(kind)
     deployment.caller.tokens(PROMPT, max_tokens=20)
     for seed in (11, 12):
         result = deployment.publish(seed)
