@@ -65,27 +65,34 @@ class MicroBatch:
         return {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": longest, "max_length_k": longest}
 
 
-def plan(lengths: Seq[int], budget: int, packing: bool) -> list[list[int]]:
+def plan(lengths: Seq[int], budget: int, packing: bool, group: int = 1) -> list[list[int]]:
     """Splits sequences (by index) into micro-batches of at most `budget` tokens, longest first.
 
-    A packed micro-batch costs the sum of its lengths, a padded one its count times its longest. A sequence above
-    the budget is a micro-batch of its own.
+    A packed micro-batch costs the sum of its lengths, a padded one its count times its longest. Every `group`
+    neighbours (the two sides of a pair) stay in one micro-batch; such a group above the budget is one of its own.
     """
-    order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
+    groups = [range(first, first + group) for first in range(0, len(lengths), group)]
+    costs = [
+        sum(lengths[index] for index in each) if packing else group * max(lengths[index] for index in each)
+        for each in groups
+    ]
     batches: list[list[int]] = []
     used = 0
-    for index in order:
+    for number in sorted(range(len(groups)), key=lambda number: (-costs[number], number)):
         if batches and packing:
-            fits = used + lengths[index] <= budget
+            fits = used + costs[number] <= budget
         else:
-            fits = bool(batches) and lengths[batches[-1][0]] * (len(batches[-1]) + 1) <= budget
+            fits = bool(batches) and costs[batches[-1][0]] * (len(batches[-1]) + 1) <= budget
         if fits:
-            batches[-1].append(index)
-            used += lengths[index]
+            batches[-1].append(number)
+            used += costs[number]
         else:
-            batches.append([index])
-            used = lengths[index]
-    return batches
+            batches.append([number])
+            used = costs[number]
+    return [
+        sorted((index for number in batch for index in groups[number]), key=lambda index: (-lengths[index], index))
+        for batch in batches
+    ]
 
 
 def share_out(lengths: Seq[int], ranks: int) -> list[list[int]]:

@@ -55,13 +55,16 @@ class LogprobHead(nn.Linear):
 class PolicyForward(nn.Module):
     """A causal language model that gives log-probs at the wanted tokens only."""
 
+    #: What the output embedding becomes.
+    head_type: type[LogprobHead] = LogprobHead
+
     def __init__(self, model: PreTrainedModel, chunk: int) -> None:
         super().__init__()
         head = model.get_output_embeddings()
         if not isinstance(head, nn.Linear):
             raise ConfigError(f"{type(model).__name__} has no linear output embedding", reason="UNSUPPORTED_MODEL")
-        if not isinstance(head, LogprobHead):
-            head = LogprobHead.around(head, _logit_scale(model))
+        if not isinstance(head, self.head_type):
+            head = self.head_type.around(head, _logit_scale(model))
             model.set_output_embeddings(head)
         self.model = model
         self.chunk = chunk

@@ -41,6 +41,8 @@ class Batch:
     outputs_BT: Tensor
     """Log-probs or values, float32, with gradient; 0 where `mask_BT` is False."""
     entropy_BT: Tensor | None
+    rows_BT: tuple[Tensor, ...]
+    """All rows of the forward pass's output, `outputs_BT` first (a forward pass of one's own may give more)."""
     mask_BT: Tensor
     """The trained tokens."""
     lengths_B: Tensor
@@ -92,8 +94,12 @@ class Learner:
         total_steps: int,
         value: bool = False,
         seed: int = 0,
+        forward: Callable[[PreTrainedModel, int], PolicyForward] = PolicyForward,
     ) -> None:
-        """`total_steps` is the length of the learning-rate schedule; `seed` that of dropout."""
+        """`total_steps` is the length of the learning-rate schedule; `seed` that of dropout.
+
+        `forward` wraps a policy (model, tokens of a chunk of logits) where other outputs than log-probs are wanted.
+        """
         torch.set_num_threads(config.threads)
         self.device = distributed.initialise()
         self.config = config
@@ -103,7 +109,7 @@ class Learner:
         assert isinstance(model, ValueModel) == value
         model = prepare(model, config)
         self._model = model
-        module = ValueForward(model) if isinstance(model, ValueModel) else PolicyForward(model, config.logits_chunk)
+        module = ValueForward(model) if isinstance(model, ValueModel) else forward(model, config.logits_chunk)
         self._weights: list[Weight] = list_weights(model)
         self._engine = build_engine(module, config, distributed.world_size(), self.device)
         self._partitioned = config.zero_stage == 3
@@ -134,11 +140,28 @@ class Learner:
         for indices in batches:
             batch = self._collate([sequences[i] for i in indices], trained_only=False)
             outputs = self._forward(self._engine.module, batch, temperature, entropy)
-            for index, part in zip(indices, split(outputs[-1].cpu(), batch), strict=True):
+            for index, part in zip(indices, split(outputs[1 if entropy else 0].cpu(), batch), strict=True):
                 results[index] = part
         for _ in range(self._missing(len(batches))):
             self._forward(self._engine.module, empty(self.device), temperature, entropy)
         return results
+
+    @torch.no_grad()
+    def measure(self, sequences: Seq[Sequence], loss: LossFn, *, group: int = 1) -> dict[str, float]:
+        """The metrics of `loss`, and `loss`, over the sequences of all ranks, which call it together.
+
+        In eval mode, without a gradient; `group` as of `step`.
+        """
+        self._engine.eval()
+        trained, batches, totals, _ = self._split(sequences, group)
+        sums = state.MetricSums()
+        for indices in batches:
+            batch = self._collate([trained[i] for i in indices], trained_only=True)
+            output = self._loss(self._engine.module, batch, totals, loss, 1.0, False)
+            sums.add(output.metrics | {"loss": (output.loss, 0.0)})
+        for _ in range(self._missing(len(batches))):
+            self._forward(self._engine.module, empty(self.device), 1.0, False)
+        return sums.reduced()
 
     def _missing(self, count: int) -> int:
         """Forward passes that other ranks still run, which ZeRO-3 must run with them."""
@@ -149,35 +172,41 @@ class Learner:
     # -- with gradient ------------------------------------------------------------------------------------------
 
     def step(
-        self, sequences: Seq[Sequence], loss: LossFn, *, temperature: float = 1.0, entropy: bool = False
+        self,
+        sequences: Seq[Sequence],
+        loss: LossFn,
+        *,
+        temperature: float = 1.0,
+        entropy: bool = False,
+        group: int = 1,
     ) -> dict[str, float]:
         """One optimizer step over the shares of all ranks (all call it together; a share may be empty).
 
-        Returns the metrics of `loss`, `loss`, `grad_norm` (before clipping) and `learning_rate`, the same on
-        every rank. Raises InvalidArgumentError when no rank has a trained token.
+        Every `group` neighbours of `sequences` meet in one micro-batch (in any order there, and left out together
+        when one has no trained token). Returns the metrics of `loss`, `loss`, `grad_norm` (before clipping) and
+        `learning_rate`, the same on every rank. Raises InvalidArgumentError when no rank has a trained token.
         """
-        metrics = self.accumulate(sequences, loss, temperature=temperature, entropy=entropy)
+        metrics = self.accumulate(sequences, loss, temperature=temperature, entropy=entropy, group=group)
         return metrics | self.apply()
 
     def accumulate(
-        self, sequences: Seq[Sequence], loss: LossFn, *, temperature: float = 1.0, entropy: bool = False
+        self,
+        sequences: Seq[Sequence],
+        loss: LossFn,
+        *,
+        temperature: float = 1.0,
+        entropy: bool = False,
+        group: int = 1,
     ) -> dict[str, float]:
         """The backward passes of a step, up to the reduced gradient. `apply` must follow."""
-        trained = [s for s in sequences if bool(s.mask.any())]
-        batches = plan([len(s) for s in trained], self.config.micro_batch_tokens, self.config.packing)
-        mine = [float(sum(int(s.mask.sum()) for s in trained)), float(len(trained)), float(len(batches))]
-        everyone = distributed.all_gather_floats(mine)
-        totals = Totals(int(sum(r[0] for r in everyone)), int(sum(r[1] for r in everyone)))
-        if totals.tokens == 0:
-            raise InvalidArgumentError("no sequence of this step has a trained token", reason="NOTHING_TO_TRAIN")
-        passes = int(max(r[2] for r in everyone))
+        trained, batches, totals, passes = self._split(sequences, group)
         self._engine.train()
         sums = state.MetricSums()
         for number in range(passes):
             self._engine.set_gradient_accumulation_boundary(number == passes - 1)
             if number < len(batches):
                 batch = self._collate([trained[i] for i in batches[number]], trained_only=True)
-                output = self._loss(batch, totals, loss, temperature, entropy)
+                output = self._loss(self._engine, batch, totals, loss, temperature, entropy)
                 sums.add(output.metrics | {"loss": (output.loss, 0.0)})
                 share = output.loss * distributed.world_size()
             else:
@@ -185,11 +214,27 @@ class Learner:
             self._engine.backward(share)
         return sums.reduced()
 
-    def _loss(self, batch: MicroBatch, totals: Totals, loss: LossFn, temperature: float, entropy: bool) -> LossOutput:
-        outputs = self._forward(self._engine, batch, temperature, entropy)
+    def _split(self, sequences: Seq[Sequence], group: int) -> tuple[list[Sequence], list[list[int]], Totals, int]:
+        """The sequences with trained tokens, their micro-batches, and over all ranks the totals and most passes."""
+        groups = (sequences[first : first + group] for first in range(0, len(sequences), group))
+        trained = [s for each in groups if all(bool(s.mask.any()) for s in each) for s in each]
+        batches = plan([len(s) for s in trained], self.config.micro_batch_tokens, self.config.packing, group)
+        mine = [float(sum(int(s.mask.sum()) for s in trained)), float(len(trained)), float(len(batches))]
+        everyone = distributed.all_gather_floats(mine)
+        totals = Totals(int(sum(r[0] for r in everyone)), int(sum(r[1] for r in everyone)))
+        if totals.tokens == 0:
+            raise InvalidArgumentError("no sequence of this step has a trained token", reason="NOTHING_TO_TRAIN")
+        return trained, batches, totals, int(max(r[2] for r in everyone))
+
+    def _loss(
+        self, module: Any, batch: MicroBatch, totals: Totals, loss: LossFn, temperature: float, entropy: bool
+    ) -> LossOutput:
+        outputs = self._forward(module, batch, temperature, entropy)
+        rows = tuple(on_grid(row, batch) for row in outputs)
         seen = Batch(
-            outputs_BT=on_grid(outputs[0], batch),
-            entropy_BT=on_grid(outputs[1], batch) if entropy else None,
+            outputs_BT=rows[0],
+            entropy_BT=rows[1] if entropy else None,
+            rows_BT=rows,
             mask_BT=batch.mask_BT,
             lengths_B=batch.lengths_B,
             fields=batch.fields,
