@@ -17,7 +17,7 @@ import re
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from rlctl.core.durable import check_manifest, fsync_path, fsync_tree, write_atomic, write_manifest
 from rlctl.core.errors import DataLossError, FencedError
@@ -39,8 +39,27 @@ class RunState:
     seconds: float
 
 
-class CheckpointStore:
-    """The checkpoints of a run."""
+class State(Protocol):
+    """What every trainer's state has; a dataclass of JSON values."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def step(self) -> int:
+        """Steps done."""
+
+    @property
+    def fence(self) -> int:
+        """Fencing epoch of the trainer that commits."""
+
+
+S = TypeVar("S", bound=State)
+
+
+class Checkpoints(Generic[S]):
+    """The checkpoints of a run; `state_type` is what lies in their `state.json`."""
+
+    state_type: type[S]
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -61,7 +80,7 @@ class CheckpointStore:
         aside.mkdir()
         return aside
 
-    def commit(self, aside: Path, state: RunState, keep: int) -> Path:
+    def commit(self, aside: Path, state: S, keep: int) -> Path:
         """Makes what lies in `aside` the newest checkpoint, and deletes all but the newest `keep`.
 
         Raises FencedError when a trainer with a higher fencing epoch has committed meanwhile.
@@ -79,7 +98,7 @@ class CheckpointStore:
             shutil.rmtree(self.path(step))
         return final
 
-    def latest(self) -> tuple[Path, RunState] | None:
+    def latest(self) -> tuple[Path, S] | None:
         """The newest checkpoint whose files are what its manifest says; a damaged one is passed over, loudly."""
         for step in reversed(self.steps()):
             folder = self.path(step)
@@ -88,7 +107,7 @@ class CheckpointStore:
             except DataLossError as error:
                 logger.error("%s; going back to the checkpoint before it", error.message)
                 continue
-            return folder, RunState(**json.loads((folder / "state.json").read_text()))
+            return folder, self.state_type(**json.loads((folder / "state.json").read_text()))
         return None
 
     @property
@@ -107,3 +126,9 @@ class CheckpointStore:
             raise FencedError(
                 f"another trainer (epoch {self.fence}) owns {self._folder}; this one (epoch {fence}) must end"
             )
+
+
+class CheckpointStore(Checkpoints[RunState]):
+    """The checkpoints of a run of the PPO family."""
+
+    state_type = RunState

@@ -6,30 +6,43 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from prometheus_client import Gauge
 
+from rlctl.core.config import StrictConfig
 from rlctl.core.durable import write_atomic
-from rlctl.trainer.config import TrainerConfig
 from rlctl.trainer.metrics_table import meaning
+
+#: Prometheus knows a name once a process.
+_GAUGES: dict[str, Gauge] = {}
+
+
+class Targets(Protocol):
+    """Where metrics go besides the run's folder."""
+
+    @property
+    def tensorboard(self) -> bool: ...
+
+    @property
+    def wandb_project(self) -> str | None: ...
 
 
 class MetricsLog:
     """Writes metrics by step. Rows of steps that are trained again after a crash are replaced."""
 
-    def __init__(self, config: TrainerConfig, folder: Path, first_step: int) -> None:
+    def __init__(self, log: Targets, run: str, settings: StrictConfig, folder: Path, first_step: int) -> None:
+        """`settings` are told to W&B."""
         self._rows = folder / "metrics.jsonl"
         self._evaluations = folder / "evaluations.jsonl"
         keep_before(self._rows, first_step)
         keep_before(self._evaluations, first_step + 1)
-        self._gauges: dict[str, Gauge] = {}
         self._board = None
-        if config.log.tensorboard:
+        if log.tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
             self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=first_step)
-        self._wandb = _start_wandb(config, folder) if config.log.wandb_project else None
+        self._wandb = _start_wandb(log.wandb_project, run, settings, folder) if log.wandb_project else None
 
     def step(self, step: int, metrics: dict[str, float]) -> None:
         """A training step's metrics; `step` counts from 0."""
@@ -55,29 +68,30 @@ class MetricsLog:
 
     def _elsewhere(self, step: int, metrics: dict[str, float]) -> None:
         for name, value in metrics.items():
-            self._gauge(name).set(value)
+            _gauge(name).set(value)
             if self._board is not None:
                 self._board.add_scalar(name, value, step)
         if self._wandb is not None:
             self._wandb.log(metrics, step=step)
 
-    def _gauge(self, name: str) -> Gauge:
-        if name not in self._gauges:
-            plain = re.sub(r"[^a-zA-Z0-9]+", "_", name)
-            self._gauges[name] = Gauge(f"rlctl_trainer_{plain}", f"{name}: {meaning(name)}")
-        return self._gauges[name]
+
+def _gauge(name: str) -> Gauge:
+    if name not in _GAUGES:
+        plain = re.sub(r"[^a-zA-Z0-9]+", "_", name)
+        _GAUGES[name] = Gauge(f"rlctl_trainer_{plain}", f"{name}: {meaning(name)}")
+    return _GAUGES[name]
 
 
-def _start_wandb(config: TrainerConfig, folder: Path) -> Any:
+def _start_wandb(project: str, run: str, settings: StrictConfig, folder: Path) -> Any:
     import wandb
 
     return wandb.init(
-        project=config.log.wandb_project,
-        name=config.run,
-        id=config.run,
+        project=project,
+        name=run,
+        id=run,
         dir=str(folder),
         resume="allow",
-        config=json.loads(config.model_dump_json()),
+        config=json.loads(settings.model_dump_json()),
     )
 
 

@@ -61,7 +61,7 @@ class Coordinator:
         self._progress = progress
         self._status = status
         self._controls = controls
-        self._metrics = MetricsLog(config, config.run_dir, progress.step)
+        self._metrics = MetricsLog(config.log, config.run, config, config.run_dir, progress.step)
         self._rollouts = RolloutLog(config)
         self._looked = 0.0
 
