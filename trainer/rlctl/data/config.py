@@ -1,4 +1,4 @@
-"""Settings of data sets: prompts, and prompts with responses."""
+"""Settings of data sets: prompts, prompts with responses, preferences, judged responses, and steps of reasoning."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class TaskConfig(StrictConfig):
     """Parameters of the task, as reasoning-gym names them."""
 
 
-class DataConfig(StrictConfig):
-    """A data set by name or path, or a reasoning-gym task.
+class SourceConfig(StrictConfig):
+    """Where rows come from, and which of them are taken.
 
     The rows pass `include`, `unique`, the choice of `split`, and the limits of length, in this order, and
     every filter counts what it took away. `splits` cuts a data set that has no parts of its own: each row's
@@ -47,26 +47,15 @@ class DataConfig(StrictConfig):
     """Regular expression whose matches in a prompt, sorted, are the row's key for `splits`; empty: the prompt."""
     task: TaskConfig | None = None
     """A reasoning-gym task instead of `path`."""
-    input_key: str = "prompt"
-    """Column with the prompt: text, or a list of chat messages (`role`, `content`)."""
-    label_key: str = "label"
-    """Column with the right answer; empty where there is none."""
     include: str = ""
     """Regular expression that a prompt must contain; empty takes all."""
     unique: bool = False
     """Keep the first of the rows that have the same prompt."""
-    input_template: str | None = None
-    """Text with one `{}` where the prompt goes."""
-    apply_chat_template: bool = False
-    """Put the prompt through the tokenizer's chat template."""
-    system_prompt: str | None = None
-    """System message put before the prompt (with `apply_chat_template`)."""
     max_samples: int | None = Field(None, ge=1)
     """Rows used at most: the first that pass the filters."""
-    max_prompt_len: int = Field(1024, ge=1)
-    """Longest prompt, tokens."""
-    too_long: str = Field("drop", pattern="^(drop|truncate_left)$")
-    """`drop` filters longer prompts and counts them; `truncate_left` keeps their end."""
+    probability: float | None = Field(None, gt=0, le=1)
+    """Share of this data set in a mixture of several: set for all of them, summing to 1, or for none (then they
+    are put together, each row once an epoch)."""
 
     @field_validator("include", "split_key")
     @classmethod
@@ -77,15 +66,8 @@ class DataConfig(StrictConfig):
             raise ValueError(f"{value!r} is no regular expression: {error}") from None
         return value
 
-    @field_validator("input_template")
-    @classmethod
-    def _one_hole(cls, value: str | None) -> str | None:
-        if value is not None and value.count("{}") != 1:
-            raise ValueError("write one {} where the prompt goes")
-        return value
-
     @model_validator(mode="after")
-    def _consistent(self) -> DataConfig:
+    def _one_source(self) -> SourceConfig:
         if self.path and self.task:
             raise ValueError("set path or task, not both")
         if self.splits:
@@ -97,9 +79,48 @@ class DataConfig(StrictConfig):
             raise ValueError(f"a task has no split {self.split!r} of its own: set splits")
         if self.split_key and not self.splits:
             raise ValueError("split_key does nothing without splits")
-        if self.system_prompt is not None and not self.apply_chat_template:
-            raise ValueError("system_prompt needs apply_chat_template = true")
         return self
+
+
+class TextConfig(SourceConfig):
+    """How a row's prompt becomes the text that the model sees, and how long it may be."""
+
+    input_template: str | None = None
+    """Text with one `{}` where the prompt goes."""
+    apply_chat_template: bool = False
+    """Put the prompt through the tokenizer's chat template."""
+    chat_template: str | None = None
+    """Jinja text of a chat template, or the path of a file with it, instead of the tokenizer's (with
+    `apply_chat_template`)."""
+    system_prompt: str | None = None
+    """System message put before the prompt (with `apply_chat_template`)."""
+    max_prompt_len: int = Field(1024, ge=1)
+    """Longest prompt, tokens."""
+    too_long: str = Field("drop", pattern="^(drop|truncate_left)$")
+    """`drop` filters longer prompts and counts them; `truncate_left` keeps their end."""
+
+    @field_validator("input_template")
+    @classmethod
+    def _one_hole(cls, value: str | None) -> str | None:
+        if value is not None and value.count("{}") != 1:
+            raise ValueError("write one {} where the prompt goes")
+        return value
+
+    @model_validator(mode="after")
+    def _chat(self) -> TextConfig:
+        for name in ("system_prompt", "chat_template"):
+            if getattr(self, name) is not None and not self.apply_chat_template:
+                raise ValueError(f"{name} needs apply_chat_template = true")
+        return self
+
+
+class DataConfig(TextConfig):
+    """A data set of prompts by name or path, or a reasoning-gym task."""
+
+    input_key: str = "prompt"
+    """Column with the prompt: text, or a list of chat messages (`role`, `content`)."""
+    label_key: str = "label"
+    """Column with the right answer; empty where there is none."""
 
 
 class PromptDataConfig(DataConfig):
@@ -111,10 +132,83 @@ class PromptDataConfig(DataConfig):
     """Seed of the order."""
 
 
-class SupervisedDataConfig(DataConfig):
-    """Prompts with the responses to learn."""
+class ResponseConfig(TextConfig):
+    """Limits of prompts with responses."""
 
-    output_key: str = ""
-    """Column with the response; empty: the label is the response."""
     max_response_len: int = Field(1024, ge=1)
     """Longest response with its EOS, tokens; longer ones are dropped and counted."""
+    max_len: int | None = Field(None, ge=2)
+    """Longest prompt and response together, tokens; longer ones are dropped and counted."""
+
+
+class SupervisedDataConfig(DataConfig, ResponseConfig):
+    """Prompts with the responses to learn, chats, or plain text.
+
+    A column `input_key` that holds a whole chat (with assistant turns, and no `output_key`) is learnt turn by
+    turn: each assistant turn with the token that ends it, and nothing else. Its response, for the limits of
+    length, is all that follows the first prompt.
+    """
+
+    output_key: str = ""
+    """Column with the response (text, or chat messages); empty: the label is the response, or the assistant's
+    turns of the chat."""
+    pretrain: bool = False
+    """Learn every token of the text in `input_key`, cut into pieces of `max_len` (or else `max_response_len`)
+    tokens; no text is lost at the cuts."""
+
+    @model_validator(mode="after")
+    def _plain_text(self) -> SupervisedDataConfig:
+        if self.pretrain and (self.output_key or self.apply_chat_template):
+            raise ValueError("pretrain learns plain text: leave out output_key and apply_chat_template")
+        return self
+
+
+class PreferenceDataConfig(ResponseConfig):
+    """Pairs of a better and a worse response to one prompt."""
+
+    prompt_key: str = "prompt"
+    """Column with the prompt (text or chat messages); empty: both responses are whole chats or texts that begin
+    with it."""
+    chosen_key: str = "chosen"
+    """Column with the better response: text, or chat messages."""
+    rejected_key: str = "rejected"
+    """Column with the worse response: text, or chat messages."""
+    margin_key: str = ""
+    """Column with how much better, a number; empty: 0."""
+
+
+class KTODataConfig(ResponseConfig):
+    """Single responses, each judged desirable or not."""
+
+    input_key: str = "prompt"
+    """Column with the prompt: text, chat messages, or without `output_key` a chat that ends with the response."""
+    output_key: str = "completion"
+    """Column with the response: text, or chat messages; empty: the last turn of the chat in `input_key`."""
+    label_key: str = "label"
+    """Column with the judgement: true or false, 1 or 0."""
+
+
+class ProcessDataConfig(SourceConfig):
+    """Reasoning whose steps are judged one by one, for process reward models."""
+
+    input_key: str = "input"
+    """Column with question and steps: text with `placeholder` at each step's end."""
+    label_key: str = "label"
+    """Column with the judgements: a list with one entry a step (`positive`, `negative`, true, false, or the
+    probability that the step is right), or the input's text with a reward token in each placeholder's place."""
+    placeholder: str = "ки"
+    """Text at the end of each step, one token; the judgement is predicted there."""
+    positive: str = "+"
+    """Reward token of a right step, one token."""
+    negative: str = "-"
+    """Reward token of a wrong step, one token."""
+    max_len: int = Field(2048, ge=1)
+    """Longest input, tokens."""
+    too_long: str = Field("truncate", pattern="^(truncate|drop)$")
+    """`truncate` cuts longer inputs at their end, together with the labels; `drop` filters them."""
+
+    @model_validator(mode="after")
+    def _tokens(self) -> ProcessDataConfig:
+        if len({self.placeholder, self.positive, self.negative}) < 3:
+            raise ValueError("placeholder, positive and negative must be three different tokens")
+        return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,18 +58,65 @@ class PromptCursor:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Goes on where `state` was taken; FailedPreconditionError when the data or the order is another."""
-        now = {"size": self._size, "shuffle": self._shuffle, "seed": self._seed}
-        for name, value in now.items():
-            if state[name] != value:
+        for name, value in self.state().items():
+            if name not in ("epoch", "position") and state.get(name) != value:
                 raise FailedPreconditionError(
-                    f"the checkpoint was made with data {name} {state[name]}, now it is {value}: "
+                    f"the checkpoint was made with data {name} {state.get(name)}, now it is {value}: "
                     "resume with the same data settings, or start a new run"
                 )
         self._epoch, self._position = state["epoch"], state["position"]
         self._order = self._order_of(self._epoch)
 
     def _order_of(self, epoch: int) -> list[int]:
-        indices = range(self._size)
-        if not self._shuffle:
-            return list(indices)
-        return sorted(indices, key=lambda index: hashlib.sha256(f"{self._seed}/{epoch}/{index}".encode()).digest())
+        return shuffled(self._size, self._seed, epoch) if self._shuffle else list(range(self._size))
+
+
+class MixedCursor(PromptCursor):
+    """Walks over several data sets at once, drawing from each by its probability.
+
+    An epoch has as many draws as there are rows altogether, and they are spread evenly: after any number of draws,
+    a data set has had its share to within one. Each data set is walked through whole, in an order of its own, before
+    any of its rows comes again; where one ends within an epoch of the mixture it begins anew, and where an epoch
+    of the mixture ends it goes on where it stood. An index counts over the data sets, put one behind the other.
+    """
+
+    def __init__(self, sizes: Sequence[int], probabilities: Sequence[float], shuffle: bool, seed: int) -> None:
+        assert len(sizes) == len(probabilities) and min(sizes) > 0
+        self._sizes, self._probabilities = list(sizes), list(probabilities)
+        self._offsets = [sum(sizes[:place]) for place in range(len(sizes))]
+        self._pattern = _spread(sum(sizes), probabilities)
+        super().__init__(sum(sizes), shuffle, seed)
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "sizes": self._sizes, "probabilities": self._probabilities}
+
+    def _order_of(self, epoch: int) -> list[int]:
+        drawn = [epoch * self._pattern.count(source) for source in range(len(self._sizes))]
+        passes: dict[tuple[int, int], list[int]] = {}
+        order = []
+        for source in self._pattern:
+            number, place = divmod(drawn[source], self._sizes[source])
+            if (source, number) not in passes:
+                size = self._sizes[source]
+                # A seed of its own for each data set: two of one size do not go in step.
+                seed = f"{self._seed}/{source}"
+                passes[source, number] = shuffled(size, seed, number) if self._shuffle else list(range(size))
+            order.append(self._offsets[source] + passes[source, number][place])
+            drawn[source] += 1
+        return order
+
+
+def shuffled(size: int, seed: int | str, epoch: int) -> list[int]:
+    """The numbers below `size` in an order that seed and epoch alone decide."""
+    return sorted(range(size), key=lambda index: hashlib.sha256(f"{seed}/{epoch}/{index}".encode()).digest())
+
+
+def _spread(draws: int, probabilities: Sequence[float]) -> list[int]:
+    """Which data set each draw is from: always the one furthest behind its share, the first at a tie."""
+    had = [0] * len(probabilities)
+    pattern = []
+    for draw in range(1, draws + 1):
+        source = max(range(len(had)), key=lambda place: (probabilities[place] * draw - had[place], -place))
+        had[source] += 1
+        pattern.append(source)
+    return pattern

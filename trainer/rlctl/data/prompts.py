@@ -6,18 +6,14 @@ rows ─ include ─ unique ─ split ─ text (template, chat) ─ token ids �
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
-from rlctl.core.errors import ConfigError
 from rlctl.data.config import DataConfig, PromptDataConfig
-from rlctl.data.rows import Row, load_rows
-from rlctl.data.split import part_of, row_key
-from rlctl.data.template import check_tokenizer, encode, prompt_text
-
-T = TypeVar("T")
+from rlctl.data.dataset import Dataset
+from rlctl.data.filters import cap, fit, select_rows
+from rlctl.data.rows import Row
+from rlctl.data.template import encode, prompt_text, tokenizer_for
 
 
 @dataclass(frozen=True)
@@ -39,32 +35,19 @@ class Prompt:
         return json.dumps(self.metadata, ensure_ascii=False, separators=(",", ":"))
 
 
-@dataclass(frozen=True)
-class PromptDataset:
+class PromptDataset(Dataset[Prompt]):
     """Prompts that passed the filters, in the order of the data.
 
     `counts`: `rows` read, `kept`, and what each filter took: `excluded`, `repeated`, `other_split`, `empty`,
     `too_long`, `beyond_max_samples`; `truncated` prompts are kept.
     """
 
-    prompts: list[Prompt]
-    counts: dict[str, int]
-
-    def __len__(self) -> int:
-        return len(self.prompts)
-
-    def __getitem__(self, index: int) -> Prompt:
-        return self.prompts[index]
-
-    def __iter__(self) -> Iterator[Prompt]:
-        return iter(self.prompts)
-
 
 def load_prompts(config: PromptDataConfig, tokenizer: Any) -> PromptDataset:
     """Reads, filters and tokenises prompt data. Raises ConfigError, NotFoundError or UnavailableError."""
-    check_tokenizer(config, tokenizer)
+    tokenizer = tokenizer_for(config, tokenizer)
     counts: dict[str, int] = {}
-    rows = select_rows(config, counts)
+    rows = select_rows(config, counts, lambda row: row.column(input_key(config, row), "input_key"))
     texts = [prompt_text(config, row.values[input_key(config, row)], row.where, tokenizer) for row in rows]
     all_ids = encode(texts, tokenizer, chat=config.apply_chat_template)
     prompts: list[Prompt] = []
@@ -72,67 +55,12 @@ def load_prompts(config: PromptDataConfig, tokenizer: Any) -> PromptDataset:
         fitted = fit(ids, config, tokenizer, counts)
         if fitted is not None:
             prompts.append(Prompt(fitted, text, label_of(config, row), _metadata(config, row)))
-    prompts = cap(prompts, config, counts)
-    return PromptDataset(prompts, counts)
+    return PromptDataset(cap(prompts, config, counts, "prompts"), counts)
 
 
 def input_key(config: DataConfig, row: Row) -> str:
     """The column with the prompt: a task's is `question`."""
     return "question" if row.task else config.input_key
-
-
-def select_rows(config: DataConfig, counts: dict[str, int]) -> list[Row]:
-    """The rows that pass `include`, `unique`, `splits` and have a prompt; counts what was taken away."""
-    rows = load_rows(config)
-    counts.update(rows=len(rows), excluded=0, repeated=0, other_split=0, empty=0, too_long=0, truncated=0)
-    seen: set[str] = set()
-    kept: list[Row] = []
-    for row in rows:
-        value = row.column(input_key(config, row), "input_key")
-        if not value or (isinstance(value, str) and not value.strip()):
-            counts["empty"] += 1
-            continue
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        if config.include and not re.search(config.include, text):
-            counts["excluded"] += 1
-        elif config.unique and text in seen:
-            counts["repeated"] += 1
-        elif config.splits and part_of(row_key(text, config.split_key), config.splits) != config.split:
-            counts["other_split"] += 1
-            seen.add(text)
-        else:
-            seen.add(text)
-            kept.append(row)
-    return kept
-
-
-def fit(ids: list[int], config: DataConfig, tokenizer: Any, counts: dict[str, int]) -> list[int] | None:
-    """The ids within `max_prompt_len`, cut from the left (a BOS stays) or None when they are dropped."""
-    limit = config.max_prompt_len
-    if len(ids) <= limit:
-        return ids
-    if config.too_long == "drop":
-        counts["too_long"] += 1
-        return None
-    counts["truncated"] += 1
-    if limit > 1 and tokenizer.bos_token_id is not None and ids[0] == tokenizer.bos_token_id:
-        return [ids[0], *ids[len(ids) - limit + 1 :]]
-    return ids[len(ids) - limit :]
-
-
-def cap(items: list[T], config: DataConfig, counts: dict[str, int]) -> list[T]:
-    """The first `max_samples`; ConfigError when nothing is left."""
-    limit = config.max_samples or len(items)
-    counts["beyond_max_samples"] = max(len(items) - limit, 0)
-    items = items[:limit]
-    counts["kept"] = len(items)
-    if not items:
-        taken = ", ".join(f"{name} {count}" for name, count in counts.items() if count and name != "rows")
-        raise ConfigError(
-            f"no prompts are left of the {counts['rows']} rows of {config.task.name if config.task else config.path}"
-            + (f" ({taken}): loosen these filters" if taken else ": the data set is empty")
-        )
-    return items
 
 
 def label_of(config: DataConfig, row: Row) -> str:

@@ -124,10 +124,9 @@ def objective(batch: Batch, totals: Totals) -> LossOutput:
 
 
 def to_sequence(example: Example) -> Sequence:
-    """All tokens of the response are trained, its EOS too; none of the prompt."""
-    response = torch.tensor(example.response_ids, dtype=torch.int64)
+    """The learnt tokens of the response are trained; none of the prompt."""
     return Sequence(
         prompt_ids=torch.tensor(example.prompt_ids, dtype=torch.int64),
-        response_ids=response,
-        mask=torch.ones(len(response), dtype=torch.bool),
+        response_ids=torch.tensor(example.response_ids, dtype=torch.int64),
+        mask=torch.tensor(example.mask, dtype=torch.bool),
     )
