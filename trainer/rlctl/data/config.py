@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import Field, field_validator, model_validator
@@ -23,6 +24,15 @@ class TaskConfig(StrictConfig):
     """Parameters of the task, as reasoning-gym names them."""
 
 
+def check_probabilities(given: Sequence[float | None]) -> None:
+    """ValueError unless the shares of a mixture are set for none, or for all and sum to 1."""
+    shares = [share for share in given if share is not None]
+    if shares and len(shares) < len(given):
+        raise ValueError(f"probability is set for {len(shares)} of {len(given)} data sets: set it for all, or for none")
+    if shares and abs(sum(shares) - 1) > 1e-6:
+        raise ValueError(f"the probabilities of the data sets sum to {sum(shares):g}: let them sum to 1")
+
+
 class SourceConfig(StrictConfig):
     """Where rows come from, and which of them are taken.
 
@@ -35,7 +45,8 @@ class SourceConfig(StrictConfig):
     """
 
     path: str = ""
-    """Hub name, or a local json, jsonl, csv or parquet file, or a folder (of such files, or of `save_to_disk`)."""
+    """Hub name, or a local json, jsonl, csv or parquet file, or a folder (of such files, or of `save_to_disk`), or
+    one kind of files in a folder (`json@./data` with train.jsonl and test.jsonl)."""
     name: str | None = None
     """Configuration of a hub data set."""
     split: str = "train"
@@ -130,6 +141,25 @@ class PromptDataConfig(DataConfig):
     """New order every epoch, from `seed`."""
     seed: int = 0
     """Seed of the order."""
+    mixture: list[DataConfig] = Field([])
+    """Several data sets instead of `path` or `task`, mixed by their `probability` or put together. The limits of
+    length are those that stand beside it."""
+
+    @model_validator(mode="after")
+    def _mixed(self) -> PromptDataConfig:
+        beside = {"mixture", "shuffle", "seed", "max_prompt_len", "too_long"}
+        if self.mixture and self.model_fields_set - beside:
+            raise ValueError(f"{', '.join(sorted(self.model_fields_set - beside))}: set this in the entries of mixture")
+        if self.probability is not None:
+            raise ValueError("probability stands in the entries of mixture")
+        check_probabilities([config.probability for config in self.mixture])
+        return self
+
+    @property
+    def parts(self) -> list[DataConfig]:
+        """The data sets of the mixture, or this one."""
+        limits = {"max_prompt_len": self.max_prompt_len, "too_long": self.too_long}
+        return [part.model_copy(update=limits) for part in self.mixture] or [self]
 
 
 class ResponseConfig(TextConfig):

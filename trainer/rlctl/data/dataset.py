@@ -19,7 +19,7 @@ class Dataset(Sequence[T], Generic[T]):
     def __len__(self) -> int:
         return len(self.items)
 
-    def __getitem__(self, index):  # type: ignore[no-untyped-def]
+    def __getitem__(self, index):
         return self.items[index]
 
     def __iter__(self) -> Iterator[T]:

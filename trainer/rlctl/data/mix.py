@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from rlctl.core.errors import ConfigError
-from rlctl.data.config import SourceConfig
+from rlctl.data.config import SourceConfig, check_probabilities
 from rlctl.data.cursor import MixedCursor, PromptCursor
 from rlctl.data.dataset import Dataset
 from rlctl.data.filters import nothing_left
@@ -45,8 +45,8 @@ class Mixture(Generic[T]):
 def mix(
     configs: Sequence[C],
     load: Callable[[C], Dataset[T]],
-    held_out: Dataset[T] | None = None,
-    held_out_config: SourceConfig | None = None,
+    held_out: Iterable[T] | None = None,
+    held_out_configs: Sequence[SourceConfig] = (),
 ) -> Mixture[T]:
     """Loads every data set; rows that the held-out data has too are taken away and counted.
 
@@ -54,16 +54,17 @@ def mix(
     held-out one, or where nothing is left.
     """
     shares = probabilities(configs)
-    if held_out_config is not None:
-        check_apart(configs, held_out_config)
-    known = {identity(item) for item in held_out} if held_out is not None else set()
+    check_apart(configs, held_out_configs)
+    known = {identity(item) for item in held_out or ()}
     items: list[T] = []
     sizes: list[int] = []
     counts: list[dict[str, int]] = []
     for config in configs:
         data = load(config)
         kept = [item for item in data if identity(item) not in known] if known else list(data)
-        counted = {**data.counts, "held_out": len(data) - len(kept), "kept": len(kept)}
+        counted = {**data.counts, "kept": len(kept)}
+        if held_out is not None:
+            counted["held_out"] = len(data) - len(kept)
         if not kept:
             raise nothing_left(config, counted, "rows")
         items += kept
@@ -74,14 +75,8 @@ def mix(
 
 def probabilities(configs: Sequence[SourceConfig]) -> list[float] | None:
     """The shares of a mixture, or None where data sets are put together. Raises ConfigError."""
-    given = [config.probability for config in configs]
-    shares = [share for share in given if share is not None]
-    if not shares:
-        return None
-    if len(shares) < len(given):
-        raise ConfigError(
-            f"probability is set for {len(shares)} of {len(given)} data sets: set it for all, or for none"
-        )
-    if abs(sum(shares) - 1) > 1e-6:
-        raise ConfigError(f"the probabilities of the data sets sum to {sum(shares):g}: let them sum to 1")
-    return shares
+    try:
+        check_probabilities([config.probability for config in configs])
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    return [config.probability for config in configs if config.probability is not None] or None

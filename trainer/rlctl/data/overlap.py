@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,18 +12,18 @@ from rlctl.core.errors import ConfigError
 from rlctl.data.config import SourceConfig
 
 
-def check_apart(train: Sequence[SourceConfig], held_out: SourceConfig) -> None:
-    """ConfigError where a training data set is the held-out one, or cut from the same rows otherwise."""
-    for config in train:
-        if _rows_of(config) != _rows_of(held_out):
+def check_apart(train: Sequence[SourceConfig], held_out: Sequence[SourceConfig]) -> None:
+    """ConfigError where a training data set is a held-out one, or cut from the same rows otherwise."""
+    for config, other in itertools.product(train, held_out):
+        if _rows_of(config) != _rows_of(other):
             continue
         name = config.task.name if config.task else config.path
-        if config.splits != held_out.splits or config.split_key != held_out.split_key:
+        if config.splits != other.splits or config.split_key != other.split_key:
             raise ConfigError(
                 f"{name}: training and held-out data are cut from the same rows by different splits or split_key, so "
                 "that their parts overlap: use the same splits and split_key for both"
             )
-        if config.split == held_out.split:
+        if config.split == other.split:
             raise ConfigError(
                 f"{name}: split {config.split!r} is training and held-out data at once: choose another split, or "
                 "cut one with splits = { train = 0.9, test = 0.1 }"

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlctl.data.config import DataConfig, PromptDataConfig
+from rlctl.data.cursor import MixedCursor, PromptCursor
 from rlctl.data.dataset import Dataset
 from rlctl.data.filters import cap, fit, select_rows
+from rlctl.data.mix import mix
 from rlctl.data.rows import Row
 from rlctl.data.template import encode, prompt_text, tokenizer_for
 
@@ -35,16 +37,42 @@ class Prompt:
         return json.dumps(self.metadata, ensure_ascii=False, separators=(",", ":"))
 
 
+@dataclass(frozen=True)
 class PromptDataset(Dataset[Prompt]):
     """Prompts that passed the filters, in the order of the data.
 
     `counts`: `rows` read, `kept`, and what each filter took: `excluded`, `repeated`, `other_split`, `empty`,
-    `too_long`, `beyond_max_samples`; `truncated` prompts are kept.
+    `too_long`, `beyond_max_samples`, `held_out`; `truncated` prompts are kept.
     """
 
+    sizes: list[int] = field(default_factory=list)
+    """Prompts of each data set of a mixture."""
+    probabilities: list[float] | None = None
+    """Share of each."""
 
-def load_prompts(config: PromptDataConfig, tokenizer: Any) -> PromptDataset:
-    """Reads, filters and tokenises prompt data. Raises ConfigError, NotFoundError or UnavailableError."""
+    def cursor(self, shuffle: bool, seed: int) -> PromptCursor:
+        """Where training stands in the prompts."""
+        if self.probabilities is None:
+            return PromptCursor(len(self), shuffle, seed)
+        return MixedCursor(self.sizes, self.probabilities, shuffle, seed)
+
+
+def load_prompts(config: PromptDataConfig, tokenizer: Any, held_out: PromptDataConfig | None = None) -> PromptDataset:
+    """Reads, filters and tokenises prompt data; prompts that `held_out` has too are taken away and counted.
+
+    Raises ConfigError, NotFoundError or UnavailableError.
+    """
+    if held_out is None:
+        mixed = mix(config.parts, lambda part: _load(part, tokenizer))
+    else:
+        mixed = mix(
+            config.parts, lambda part: _load(part, tokenizer), load_prompts(held_out, tokenizer), held_out.parts
+        )
+    counts = {name: sum(each.get(name, 0) for each in mixed.counts) for name in mixed.counts[0]}
+    return PromptDataset(mixed.items, counts, mixed.sizes, mixed.probabilities)
+
+
+def _load(config: DataConfig, tokenizer: Any) -> Dataset[Prompt]:
     tokenizer = tokenizer_for(config, tokenizer)
     counts: dict[str, int] = {}
     rows = select_rows(config, counts, lambda row: row.column(input_key(config, row), "input_key"))
@@ -55,7 +83,7 @@ def load_prompts(config: PromptDataConfig, tokenizer: Any) -> PromptDataset:
         fitted = fit(ids, config, tokenizer, counts)
         if fitted is not None:
             prompts.append(Prompt(fitted, text, label_of(config, row), _metadata(config, row)))
-    return PromptDataset(cap(prompts, config, counts, "prompts"), counts)
+    return Dataset(cap(prompts, config, counts, "prompts"), counts)
 
 
 def input_key(config: DataConfig, row: Row) -> str:

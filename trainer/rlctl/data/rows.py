@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from rlctl.core.errors import ConfigError, NotFoundError, UnavailableError
-from rlctl.data.config import DataConfig
+from rlctl.data.config import SourceConfig
 from rlctl.data.tasks import task_entries
 
 SUFFIXES = (".json", ".jsonl", ".csv", ".parquet")
+#: `json@./data`: the files of one kind in a folder.
+KINDS = {"json": (".json", ".jsonl"), "jsonl": (".jsonl",), "csv": (".csv",), "parquet": (".parquet",)}
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Row:
         return self.values[key]
 
 
-def load_rows(config: DataConfig) -> list[Row]:
+def load_rows(config: SourceConfig) -> list[Row]:
     """All rows of the chosen source and own split (`splits` are cut later). Raises RlctlError."""
     if config.task is not None:
         task = config.task
@@ -48,6 +50,13 @@ def load_rows(config: DataConfig) -> list[Row]:
     if not config.path:
         raise ConfigError("no data: set path (a hub name, a file or a folder) or task")
     split = "train" if config.splits else config.split
+    kind, at, folder = config.path.partition("@")
+    if at and kind in KINDS:
+        if not Path(folder).expanduser().is_dir():
+            raise NotFoundError(
+                f"path {config.path!r}: there is no folder {folder}; write a file's path without {kind}@"
+            )
+        return _read_folder(Path(folder).expanduser(), split, KINDS[kind])
     path = Path(config.path).expanduser()
     if path.is_file():
         if split != "train":
@@ -62,14 +71,19 @@ def load_rows(config: DataConfig) -> list[Row]:
 
 def read_file(path: Path) -> Iterator[Row]:
     """Rows of a json (a list of objects, or one object a line), jsonl, csv or parquet file."""
+    try:
+        yield from _read_file(path)
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is no UTF-8 text ({error.reason} at byte {error.start}): convert it") from None
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _read_file(path: Path) -> Iterator[Row]:
     if path.suffix == ".parquet":
         yield from _read_parquet(path)
     elif path.suffix == ".csv":
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            for number, values in enumerate(csv.DictReader(file), 2):
-                if None in values:
-                    raise ConfigError(f"{path}:{number} has more fields than the header has columns")
-                yield Row(dict(values), f"{path}:{number}")
+        yield from _read_csv(path)
     elif path.suffix == ".jsonl":
         yield from _read_lines(path)
     elif path.suffix == ".json":
@@ -85,6 +99,23 @@ def read_file(path: Path) -> Iterator[Row]:
             yield Row(_object(value, f"{path}, row {number}"), f"{path}, row {number}")
     else:
         raise ConfigError(f"{path}: data files end in {', '.join(SUFFIXES)}")
+
+
+def _read_csv(path: Path) -> Iterator[Row]:
+    # The reader's own limit of a field, 128 KiB, is less than a long response.
+    csv.field_size_limit(2**31 - 1)
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.DictReader(file)
+        line = 2
+        try:
+            for values in reader:
+                if None in values:
+                    raise ConfigError(f"{path}:{line} has more fields than the header has columns")
+                yield Row(dict(values), f"{path}:{line}")
+                # A quoted field may hold line breaks: a row begins where the one before ended.
+                line = reader.line_num + 1
+        except csv.Error as error:
+            raise ConfigError(f"{path}:{line}: no valid CSV: {error}") from None
 
 
 def _read_lines(path: Path) -> Iterator[Row]:
@@ -117,13 +148,13 @@ def _object(value: Any, where: str) -> dict[str, Any]:
     return value
 
 
-def _read_folder(folder: Path, split: str) -> list[Row]:
-    if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
+def _read_folder(folder: Path, split: str, suffixes: tuple[str, ...] = SUFFIXES) -> list[Row]:
+    if suffixes is SUFFIXES and _is_saved(folder):
         return _read_saved(folder, split)
-    files = sorted(file for file in folder.rglob("*") if file.suffix in SUFFIXES and file.is_file())
+    files = sorted(file for file in folder.rglob("*") if file.suffix in suffixes and file.is_file())
     if not files:
-        raise NotFoundError(f"{folder} holds no {', '.join(SUFFIXES)} file, nor a data set of save_to_disk")
-    chosen = [file for file in files if _split_of(file) == split]
+        raise NotFoundError(f"{folder} holds no {', '.join(suffixes)} file, nor a data set of save_to_disk")
+    chosen = [file for file in files if split in (_split_of(file), file.stem)]
     if not chosen and split == "train" and not any(_split_of(file) for file in files):
         chosen = files
     if not chosen:
@@ -136,6 +167,10 @@ def _split_of(file: Path) -> str:
     """`test` of `test.jsonl` and of `test-00000-of-00002.parquet`; empty for names that are no split."""
     stem = file.stem.split("-", 1)[0]
     return stem if stem in ("train", "test", "validation", "valid", "dev", "eval") else ""
+
+
+def _is_saved(folder: Path) -> bool:
+    return (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file()
 
 
 def _read_saved(folder: Path, split: str) -> list[Row]:

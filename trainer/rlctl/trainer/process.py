@@ -12,7 +12,6 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from rlctl.core.durable import fsync_tree
-from rlctl.data.cursor import PromptCursor
 from rlctl.data.prompts import PromptDataset, load_prompts
 from rlctl.learner.learner import Learner
 from rlctl.models.load import load_causal_lm, load_tokenizer
@@ -41,7 +40,7 @@ def run_rank(config: TrainerConfig) -> None:
     torch.manual_seed(config.seed)
     folder = resolve(config.model)
     tokenizer = load_tokenizer(folder)
-    prompts = load_prompts(config.data, tokenizer)
+    prompts = load_prompts(config.data, tokenizer, config.eval.data)
     learner = _learner(config, folder)
     ranks = Ranks(rank, world_size)
     _register(config, ranks, learner, tokenizer, list(prompts[0].prompt_ids))
@@ -113,7 +112,7 @@ def _train(
     store = CheckpointStore(config.run_dir / "checkpoints")
     services = Services(config, portal, held_out, store.fence)
     try:
-        progress = Progress(PromptCursor(len(prompts), config.data.shuffle, config.data.seed), config.kl.coef)
+        progress = Progress(prompts.cursor(config.data.shuffle, config.data.seed), config.kl.coef)
         journal = Journal(config.run_dir / "journal")
         status = Status(config.run, config.train.steps, progress)
         services.serve(TrainerServicer(status, controls, store))
@@ -142,7 +141,7 @@ def _replay(
     services = ReplayServices(config, portal)
     journal = Journal(config.run_dir / "journal")
     check_complete(journal)
-    progress = Progress(PromptCursor(len(prompts), config.data.shuffle, config.data.seed), config.kl.coef)
+    progress = Progress(prompts.cursor(config.data.shuffle, config.data.seed), config.kl.coef)
     store = CheckpointStore(config.run_dir / "replay" / "checkpoints")
     commits = Commits(config, ranks, store, journal, services.critic, services.fence)
     ranks.register(UPDATE, Updater(config, learner, 0, ranks.world_size, services.critic).step)
