@@ -114,17 +114,27 @@ def _describe(cls: type[BaseModel], fault: dict[str, Any], source: Path | None, 
         line = _line_of(text, [str(part) for part in location])
         where = f"{source}:{line}: " if line else f"{source}: "
     if fault["type"] == "extra_forbidden":
-        known = dict(setting_names(cls))
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-        if not near:
-            leaf = name.rsplit(".", 1)[-1]
-            near = [full for full in known if full.rsplit(".", 1)[-1] == leaf][:1]
-        hint = f" Did you mean {near[0]!r}?" if near else " `rlctl settings` lists all names."
-        return f"{where}unknown setting {name!r}.{hint}"
+        hint = _hint(name, list(dict(setting_names(cls))))
+        return f"{where}unknown setting {name!r}. {hint}"
     message = fault["msg"].removeprefix("Value error, ")
     given = fault.get("input")
     shown = f" (given: {given!r})" if isinstance(given, str | int | float | bool) else ""
     return f"{where}{name}: {message}{shown}"
+
+
+def _hint(name: str, known: list[str]) -> str:
+    """Which setting was meant: one of a like name in the same section, of the same name elsewhere, or a close one."""
+    section, _, leaf = name.rpartition(".")
+    start = f"{section}." if section else ""
+    siblings = {full[len(start) :].split(".")[0] for full in known if full.startswith(start)}
+    near = [start + one for one in difflib.get_close_matches(leaf, siblings, n=1, cutoff=0.75)]
+    near = near or [full for full in known if full.rpartition(".")[2] == leaf]
+    near = near or difflib.get_close_matches(name, known, n=1, cutoff=0.75)
+    if near:
+        return f"Did you mean {near[0]!r}?"
+    if section and siblings:
+        return f"{section} has: {', '.join(sorted(siblings))}."
+    return "`rlctl settings` lists all names."
 
 
 def _is_tag(part: object) -> bool:

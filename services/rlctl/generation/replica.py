@@ -13,6 +13,7 @@ update alone.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -22,6 +23,8 @@ from rlctl.core.errors import UnavailableError
 from rlctl.generation.engine import Completion, Engine, Sampling
 from rlctl.generation.metrics import PROMPTS, RUNNING, TOKENS, VERSION
 from rlctl.rpc.health import Health
+
+logger = logging.getLogger(__name__)
 
 
 class State(Enum):
@@ -68,6 +71,7 @@ class Replica:
     ) -> list[Completion]:
         """`sampling.n` responses. Raises UnavailableError when the replica does not serve or stops to."""
         failures = self._admit()
+        logger.debug("generating for request %s", request_id)
         completions = await self.engine.generate(request_id, prompt_ids, sampling, logprobs)
         await self._settled(failures)
         for completion in completions:

@@ -224,8 +224,13 @@ class Worker:
         """Stores the group, or in its place one that says that it is too large; returns what was stored."""
 
         async def store(message: RolloutGroup) -> None:
-            if not await self._bus.publish_rollout(message):
-                log.info("prompt group %s was stored before", group_key(message.task.id))
+            new = await self._bus.publish_rollout(message)
+            log.log(
+                logging.DEBUG if new else logging.INFO,
+                "prompt group %s is stored%s",
+                group_key(message.task.id),
+                "" if new else " since before",
+            )
 
         try:
             await insist("the rollouts queue", lambda: store(group))
