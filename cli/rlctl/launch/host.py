@@ -114,6 +114,7 @@ class Host:
             env = dict(spec.env) | rendezvous.get((spec.service, spec.rank), {})
             env["GLOO_SOCKET_IFNAME"] = env["NCCL_SOCKET_IFNAME"] = interface
             env["CUDA_VISIBLE_DEVICES"] = ",".join(self._placement.seat(spec).gpu_ids) if spec.gpus else ""
+            env |= sweep.KEEP_ENVIRONMENT
             env[sweep.LAUNCH] = self._launch_id
             env[sweep.PROCESS] = f"{self._launch_id}/{spec.name}"
             actor = self._actor(spec)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import shutil
 import socket
@@ -93,7 +92,7 @@ def _run(plan: Plan, folder: RunFolder, console: Console) -> None:
     folder.take()
     launch_id = secrets.token_hex(8)
     release = watch(launch_id)
-    os.environ[sweep.LAUNCH] = launch_id
+    sweep.mark(launch_id)
     host = Host(folder.path, folder.recipe().cluster, launch_id)
     interrupts = Interrupts()
     try:

@@ -5,7 +5,6 @@ checks ─► model ─► plan ─► Ray ─► nats-server ─► all other p
 
 from __future__ import annotations
 
-import os
 import secrets
 import signal
 import socket
@@ -145,7 +144,7 @@ class _Session:
         folder.write_recipe(recipe)
         folder.write_launch(self._launch_id, bus.url, port)
         release = watch(self._launch_id)
-        os.environ[sweep.LAUNCH] = self._launch_id
+        sweep.mark(self._launch_id)
         host = Host(folder.path, recipe.cluster, self._launch_id)
         try:
             return self._supervised(host, plan, bus)

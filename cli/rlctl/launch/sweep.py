@@ -14,6 +14,13 @@ import time
 
 LAUNCH = "RLCTL_LAUNCH"
 PROCESS = "RLCTL_PROCESS"
+#: Ray and vLLM write their title over the environment that the kernel shows, and with it the mark, unless told not to.
+KEEP_ENVIRONMENT = {"SPT_NOENV": "1"}
+
+
+def mark(launch_id: str) -> None:
+    """Marks what this process starts from now on."""
+    os.environ.update(KEEP_ENVIRONMENT, **{LAUNCH: launch_id})
 
 
 def marked(variable: str, value: str) -> list[int]:

@@ -26,7 +26,7 @@ class BusConfig(StrictConfig):
     """How long the first connection may take, seconds."""
     outage_timeout_s: float = Field(900.0, gt=0)
     """How long a call waits for NATS to come back before it fails, seconds; the connection itself tries for ever."""
-    ack_wait_s: float = Field(60.0, gt=1)
+    ack_wait_s: float = Field(20.0, gt=1)
     """A message not acked or renewed for so long is delivered again, seconds."""
     max_payload_mb: int = Field(8, ge=1, le=64)
     """Largest message, MiB; the plan refuses settings that could make a larger prompt group."""

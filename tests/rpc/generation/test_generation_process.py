@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from rlctl.rpc.portal import Portal
-from support.generation import Replica
+from support.generation import Deployment, Replica, TrainerProcess
 from support.tiny import tiny_llama
 
 
