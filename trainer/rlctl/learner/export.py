@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from rlctl.models.quantize import dequantized, full_shape, is_quantized
 from rlctl.models.value_head import ValueModel
 
 
@@ -25,14 +26,17 @@ class Weight:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return tuple(getattr(self.parameter, "ds_shape", self.parameter.shape))
+        return full_shape(self.parameter)
 
     def parts(self) -> list[nn.Parameter]:
         return [part for part in (self.parameter, self.lora_a, self.lora_b) if part is not None]
 
     def merged(self) -> Tensor:
-        """The tensor itself (a view of the parameter), or base + scale * B A, in the base's type."""
-        base = self.parameter.detach()
+        """The tensor itself (a view of the parameter), or base + scale * B A, in the base's type.
+
+        A 4-bit base is what its codes stand for.
+        """
+        base = dequantized(self.parameter) if is_quantized(self.parameter) else self.parameter.detach()
         if self.lora_a is None or self.lora_b is None:
             return base
         delta = self.lora_b.detach().float() @ self.lora_a.detach().float()
@@ -49,7 +53,7 @@ def list_weights(model: PreTrainedModel | ValueModel) -> list[Weight]:
             continue
         seen.add(id(parameter))
         owner_name, _, leaf = name.rpartition(".")
-        clean = _checkpoint_name(model, name)
+        clean = checkpoint_name(model, name)
         if leaf == "weight" and owner_name.endswith(".base_layer"):
             layer = adapters[owner_name.removesuffix(".base_layer")]
             key = next(iter(layer.lora_A))
@@ -67,11 +71,12 @@ def export(weights: list[Weight], partitioned: bool) -> Iterator[tuple[str, Tens
     The tensor may alias the live parameter: use or copy it before asking for the next. All ranks iterate together.
     """
     for weight in weights:
-        with _gathered(weight.parts(), partitioned), torch.no_grad():
+        with gathered(weight.parts(), partitioned), torch.no_grad():
             yield weight.name, weight.merged()
 
 
-def _gathered(parameters: list[nn.Parameter], partitioned: bool) -> AbstractContextManager[object]:
+def gathered(parameters: list[nn.Parameter], partitioned: bool) -> AbstractContextManager[object]:
+    """Whole parameters inside the block, whether ZeRO-3 has parted them or not."""
     if not partitioned:
         return nullcontext()
     import deepspeed
@@ -79,7 +84,8 @@ def _gathered(parameters: list[nn.Parameter], partitioned: bool) -> AbstractCont
     return deepspeed.zero.GatheredParameters(parameters)
 
 
-def _checkpoint_name(model: PreTrainedModel | ValueModel, name: str) -> str:
+def checkpoint_name(model: PreTrainedModel | ValueModel, name: str) -> str:
+    """The name of a parameter in the checkpoint of a plain model, without what was put around its layers."""
     name = name.replace(".base_layer.", ".").replace("._orig_mod.", ".")
     if isinstance(model, ValueModel) and name.startswith("backbone."):
         return f"{model.backbone.base_model_prefix}.{name.removeprefix('backbone.')}"
