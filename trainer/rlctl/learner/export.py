@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from rlctl.models.names import as_stored, has_other_names
 from rlctl.models.quantize import dequantized, full_shape, is_quantized
 from rlctl.models.value_head import ValueModel
 
@@ -65,14 +66,35 @@ def list_weights(model: PreTrainedModel | ValueModel) -> list[Weight]:
     return weights
 
 
-def export(weights: list[Weight], partitioned: bool) -> Iterator[tuple[str, Tensor]]:
-    """(name, tensor) one by one; under ZeRO-3 each is gathered for as long as the caller holds the iteration.
+class Weights:
+    """The tensors of a model's checkpoint."""
 
-    The tensor may alias the live parameter: use or copy it before asking for the next. All ranks iterate together.
-    """
-    for weight in weights:
-        with gathered(weight.parts(), partitioned), torch.no_grad():
-            yield weight.name, weight.merged()
+    def __init__(self, model: PreTrainedModel | ValueModel, partitioned: bool) -> None:
+        """`partitioned`: by ZeRO-3, of which all ranks must iterate together."""
+        self._backbone = model.backbone if isinstance(model, ValueModel) else model
+        self._renamed = has_other_names(self._backbone)
+        self._partitioned = partitioned
+        self._weights = list_weights(model)
+
+    def shapes(self) -> list[tuple[str, tuple[int, ...]]]:
+        """(name, shape) in the order of iteration."""
+        found = []
+        for weight in self._weights:
+            empty = torch.empty(weight.shape, device="meta")
+            found += [(name, tuple(tensor.shape)) for name, tensor in self._stored(weight.name, empty)]
+        return found
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        """(name, tensor) one by one; under ZeRO-3 each is gathered for as long as the caller holds the iteration.
+
+        The tensor may alias the live parameter: use or copy it before asking for the next.
+        """
+        for weight in self._weights:
+            with gathered(weight.parts(), self._partitioned), torch.no_grad():
+                yield from self._stored(weight.name, weight.merged())
+
+    def _stored(self, name: str, tensor: Tensor) -> list[tuple[str, Tensor]]:
+        return as_stored(self._backbone, name, tensor) if self._renamed else [(name, tensor)]
 
 
 def gathered(parameters: list[nn.Parameter], partitioned: bool) -> AbstractContextManager[object]:

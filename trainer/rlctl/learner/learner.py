@@ -25,7 +25,7 @@ from rlctl.learner.batch import MicroBatch, collate, empty, plan, spread
 from rlctl.learner.config import LearnerConfig
 from rlctl.learner.ema import WeightAverage
 from rlctl.learner.engine import build_engine, clips_itself, whole_gradient
-from rlctl.learner.export import Weight, export, list_weights
+from rlctl.learner.export import Weights
 from rlctl.learner.forward import PolicyForward, ValueForward, on_grid, split
 from rlctl.learner.loss import Batch, LossFn, LossOutput, Part, Totals
 from rlctl.learner.prepare import prepare
@@ -66,9 +66,9 @@ class Learner:
         self._model = model
         module = ValueForward(model) if isinstance(model, ValueModel) else forward(model, config.logits_chunk)
         module.balance = config.aux_loss_coef > 0
-        self._weights: list[Weight] = list_weights(model)
-        self._engine = build_engine(module, config, distributed.world_size(), self.device)
         self._partitioned = config.zero_stage == 3
+        self._weights = Weights(model, self._partitioned)
+        self._engine = build_engine(module, config, distributed.world_size(), self.device)
         self._average: WeightAverage | None = None
         if config.ema_decay is not None:
             self._average = WeightAverage(module, config.ema_decay, self._partitioned, distributed.rank())
@@ -247,7 +247,7 @@ class Learner:
     def weight_manifest(self) -> list[tuple[str, str, tuple[int, ...]]]:
         """(name, dtype, shape) of what `export_weights` gives, in its order."""
         dtype = self.config.dtype
-        return [(weight.name, dtype, weight.shape) for weight in self._weights]
+        return [(name, dtype, shape) for name, shape in self._weights.shapes()]
 
     def export_weights(self) -> Iterator[tuple[str, Tensor]]:
         """(Hugging Face name, tensor) of all weights, tied ones once, adapters merged, in `config.dtype`.
@@ -255,7 +255,7 @@ class Learner:
         Under ZeRO-3 each is gathered while it is the current one, so every rank must iterate to the end. A tensor
         may alias the live weight: use or copy it before the next.
         """
-        for name, tensor in export(self._weights, self._partitioned):
+        for name, tensor in self._weights:
             yield name, tensor.to(getattr(torch, self.config.dtype))
 
     def averaged(self) -> AbstractContextManager[None]:
