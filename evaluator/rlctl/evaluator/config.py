@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from rlctl.core.config import StrictConfig
 from rlctl.rpc.config import ServerConfig
@@ -52,7 +53,7 @@ class JudgeConfig(_Finite):
     """Model to ask for; default: the preset's."""
     base_url: str = ""
     """Address of the API, `http://` or `https://`, without any key; default: the preset's."""
-    api_key_env: str = Field("", pattern=r"^[A-Za-z_0-9]*$")
+    api_key_env: str = ""
     """Name of the environment variable with the key; default: the preset's."""
     temperature: float | None = Field(None, ge=0, le=2)
     """Sampling temperature; default: 0, and nothing is sent to models that refuse any (OpenAI's reasoning models)."""
@@ -67,16 +68,17 @@ class JudgeConfig(_Finite):
     price: PriceConfig | None = None
     """Prices; default: the built-in table, by model."""
 
-    @field_validator("base_url")
-    @classmethod
-    def _plain_address(cls, url: str) -> str:
-        parts = urlsplit(url)
-        if url and (parts.scheme not in ("http", "https") or not parts.hostname):
-            raise ValueError("must begin with http:// or https:// and name a host")
+    @model_validator(mode="after")
+    def _without_key(self) -> JudgeConfig:
+        """A check of the whole: an error about one field would show its value, which may be a key."""
+        parts = urlsplit(self.base_url)
         if parts.username or parts.password or parts.query or parts.fragment:
-            # The address is in every report.
-            raise ValueError("holds only the address; a key belongs into the environment (api_key_env)")
-        return url
+            raise ValueError("base_url holds only the address; a key belongs into the environment (api_key_env)")
+        if self.base_url and (parts.scheme not in ("http", "https") or not parts.hostname):
+            raise ValueError("base_url must begin with http:// or https:// and name a host")
+        if not re.fullmatch(r"[A-Za-z_0-9]*", self.api_key_env):
+            raise ValueError("api_key_env is the name of an environment variable, not the key")
+        return self
 
 
 class PairingConfig(_Finite):

@@ -121,9 +121,10 @@ def _rows(dataset: str, path: Path, limit: int, answer_keys: list[str]) -> Itera
         row = parsed(raw)
         if row is None:
             continue
-        if raw is None or isinstance(row, str):
+        if isinstance(row, str):
             yield BadRow(path.as_posix(), line, row)
             continue
+        assert raw is not None
         prompt, output = _text(row.get("prompt")), _text(row.get("output"))
         missing = [name for name in ("prompt", "output") if name not in row]
         if missing or prompt is None or output is None:

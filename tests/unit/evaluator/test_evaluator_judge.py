@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from rlctl.core.config import load
 from rlctl.core.errors import ConfigError
 from rlctl.evaluator.config import EvaluatorConfig, JudgeConfig
 from rlctl.evaluator.journal import Reply, Stopped
@@ -143,8 +144,12 @@ def test_a_key_is_used_as_it_was_meant_or_refused_without_being_told() -> None:
     ("https://host/v1?api_key=sk-1", "a key belongs into the environment"),
 ])  # fmt: skip
 def test_an_address_is_checked_before_anything_is_asked(url: str, words: str) -> None:
-    with pytest.raises(ValidationError, match=words):
-        JudgeConfig(base_url=url)
+    with pytest.raises(ConfigError, match=words) as told:
+        load(EvaluatorConfig, None, [f'judges=[{{base_url="{url}"}}]'])
+    assert "sk-1" not in told.value.message
+    with pytest.raises(ConfigError, match="not the key") as told:
+        load(EvaluatorConfig, None, ['judges=[{api_key_env="sk-1"}]'])
+    assert "sk-1" not in told.value.message
 
 
 def test_numbers_are_finite() -> None:
