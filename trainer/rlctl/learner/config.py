@@ -26,6 +26,8 @@ class OptimizerConfig(StrictConfig):
     """Shape after the warm-up."""
     warmup_steps: int = Field(0, ge=0)
     """Optimizer steps from 0 to `lr`."""
+    warmup_ratio: float = Field(0.0, ge=0, lt=1)
+    """Share of all optimizer steps from 0 to `lr`, where `warmup_steps` is 0."""
     min_lr_ratio: float = Field(0.0, ge=0, le=1)
     """Where linear and cosine end, as a share of `lr`."""
 
