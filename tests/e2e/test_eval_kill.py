@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +19,8 @@ from support.evaluations import start
 from support.pairs import write_pairs
 
 RECORDS, CONCURRENCY, KILLS = 200, 8, 20
+REPO = Path(__file__).resolve().parents[2]
+PATHS = os.pathsep.join(str(REPO / root) for root in ("protos", "services", "trainer", "evaluator", "cli"))
 
 
 def _config(tmp_path: Path, url: str, output: str) -> str:
@@ -53,6 +59,7 @@ def _report(folder: Path) -> tuple[dict[str, Any], str]:
 
 
 def test_twenty_kills_change_nothing(tmp_path: Path) -> None:
+    """Through the job that command and service run, in processes that start in milliseconds."""
     write_pairs(tmp_path, RECORDS)
     rng = random.Random(11)
     stops = sorted(rng.sample(range(1, RECORDS - 30), KILLS))
@@ -69,10 +76,53 @@ def test_twenty_kills_change_nothing(tmp_path: Path) -> None:
             return calm, dict(server.calls)
 
     calm, killed = asyncio.run(run())
+    _check(tmp_path, calm, killed, KILLS)
+
+
+def test_kills_of_the_command_change_nothing(tmp_path: Path) -> None:
+    """The process that a person starts; RLCTL_TEST_KILLS says how often (default 5)."""
+    kills = int(os.environ.get("RLCTL_TEST_KILLS", "5"))
+    write_pairs(tmp_path, RECORDS)
+    rng = random.Random(12)
+    stops = sorted(rng.sample(range(1, RECORDS - 40), kills))
+    journal = tmp_path / "killed" / "journal.jsonl"
+
+    async def command(url: str, output: str) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "rlctl.cli.main", "eval", "--gold", "gold.jsonl", "--judge", "local",
+            "--judge-model", "m", "--base-url", url, "--concurrency", str(CONCURRENCY), "--max-samples", "1000",
+            "--output", output, "--set", "bootstrap=200", cwd=tmp_path, env={**os.environ, "PYTHONPATH": PATHS},
+            stdout=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+
+    async def run() -> tuple[dict[str, int], dict[str, int]]:
+        async with StandIn(latency_s=0.1) as server:
+            assert await (await command(server.base_url, "calm")).wait() == 0
+            calm = dict(server.calls)
+            server.calls.clear()
+            for stop in stops:
+                process = await command(server.base_url, "killed")
+                deadline = time.monotonic() + 60
+                while _replies(journal) < stop:
+                    assert time.monotonic() < deadline, "the evaluation makes no progress"
+                    assert process.returncode is None, "the evaluation ended before it was killed"
+                    await asyncio.sleep(0.005)
+                await asyncio.sleep(rng.uniform(0, 0.05))
+                process.kill()
+                assert await process.wait() == -signal.SIGKILL
+            assert await (await command(server.base_url, "killed")).wait() == 0
+            return calm, dict(server.calls)
+
+    calm, killed = asyncio.run(run())
+    _check(tmp_path, calm, killed, kills)
+
+
+def _check(tmp_path: Path, calm: dict[str, int], killed: dict[str, int], kills: int) -> None:
+    """Calls by sample of an undisturbed run and of a killed one, whose folders are `calm` and `killed`."""
     assert sum(calm.values()) == len(calm) == RECORDS
     repeats = sum(killed.values()) - RECORDS
     assert set(killed) == set(calm)
-    assert 0 < repeats <= CONCURRENCY * KILLS
+    assert 0 < repeats <= CONCURRENCY * kills
 
     journal = [json.loads(line) for line in (tmp_path / "killed" / "journal.jsonl").read_text().split("\n") if line]
     replied: set[str] = set()
@@ -91,4 +141,4 @@ def test_twenty_kills_change_nothing(tmp_path: Path) -> None:
     assert results == calm_results
     assert calm_facts["repeated"] == 0
     # A call that the journal announces may not have reached the server before the kill.
-    assert repeats <= run_facts["repeated"] <= CONCURRENCY * KILLS
+    assert repeats <= run_facts["repeated"] <= CONCURRENCY * kills

@@ -69,7 +69,7 @@ def evaluate(
     if demo and (address or settled.generate.model):
         raise ConfigError("--demo runs by itself: leave out --address and --model")
     if settled.dry_run:
-        _tell_estimate(settled)
+        _tell_estimate(settled, demo=demo)
         return
     summary = _remote(settled, address) if address else _local(settled, demo=demo)
     if summary["state"] != "done":
@@ -115,11 +115,12 @@ def _price(text: str) -> str:
     return f"{{input_hit = {hit}, input_miss = {miss}, output = {output}}}"
 
 
-def _tell_estimate(config: EvaluatorConfig) -> None:
-    from rlctl.evaluator.evaluate import estimate
+def _tell_estimate(config: EvaluatorConfig, *, demo: bool) -> None:
+    from rlctl.evaluator.demonstration import demo_config
+    from rlctl.evaluator.job import estimate_job
     from rlctl.evaluator.prices import PRICES_DATE
 
-    told = estimate(config)
+    told = estimate_job(demo_config(config, "") if demo else config)
     cost = "unknown (no price for this model)" if told.dollars is None else f"at most ${told.dollars:.4f}"
     typer.echo(
         f"{told.records} records, {told.calls} calls, at most {told.input_tokens:,} tokens in and "
@@ -131,13 +132,11 @@ def _local(config: EvaluatorConfig, *, demo: bool) -> dict[str, Any]:
     """Runs in this process, until done, stopped, or interrupted."""
     import asyncio
 
-    from rich.console import Console
-
     from rlctl.evaluator.demonstration import demonstrate
     from rlctl.evaluator.job import run_job
     from rlctl.evaluator.terminal import show
 
-    console = Console()
+    console = _console()
     with _bar(console) as on_progress:
         job = (
             demonstrate(config, lambda settled: run_job(settled, on_progress)) if demo else run_job(config, on_progress)
@@ -160,8 +159,6 @@ def _remote(config: EvaluatorConfig, addresses: list[str]) -> dict[str, Any]:
     import hashlib
     import json
 
-    from rich.console import Console
-
     from rlctl.clients.blocking import EvaluatorClient
     from rlctl.core.errors import FailedPreconditionError
     from rlctl.evaluator.asking import Progress
@@ -170,7 +167,7 @@ def _remote(config: EvaluatorConfig, addresses: list[str]) -> dict[str, Any]:
     from rlctl.v1 import evaluator_pb2 as pb
 
     text = config.model_dump_json(exclude_unset=True)
-    console = Console()
+    console = _console()
     with EvaluatorClient(ChannelConfig(addresses=addresses)) as client:
         # The same settings are the same evaluation: after a lost connection the command can be repeated.
         name = hashlib.sha256(text.encode()).hexdigest()[:32]
@@ -192,6 +189,18 @@ def _remote(config: EvaluatorConfig, addresses: list[str]) -> dict[str, Any]:
     show(console, summary, config.language)
     console.print(f"report on the server: {report.output_dir}", markup=False, soft_wrap=True)
     return summary
+
+
+def _console() -> Any:
+    """The terminal; what its encoding cannot show is a question mark, not an end of the program."""
+    import io
+    import sys
+
+    from rich.console import Console
+
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    return Console()
 
 
 class _bar:

@@ -19,7 +19,8 @@ from rlctl.core.errors import RlctlError
 from rlctl.core.process import set_threads
 from rlctl.data.config import SupervisedDataConfig, TaskConfig
 from rlctl.learner.config import LearnerConfig, OptimizerConfig
-from rlctl.trainer.sft_config import AccuracyStop, SFTConfig
+from rlctl.offline.config import AccuracyStop, OfflineLogConfig, SFTConfig
+from rlctl.trainer.config import CheckpointConfig
 
 #: Part of the cache's key: grows with every change of the model, its data or its training.
 VERSION = 1
@@ -68,18 +69,21 @@ def sums(split: str) -> SupervisedDataConfig:
     )
 
 
-def settings(model: Path, output: Path, seed: int) -> SFTConfig:
+def settings(model: Path, runs_dir: Path, seed: int) -> SFTConfig:
     """The warm-up: until half of the held-out sums come out right, which leaves reinforcement learning its half."""
     return SFTConfig(
+        name="warm-up",
+        runs_dir=runs_dir,
         seed=seed,
         model=str(model),
-        output=output,
         steps=1500,
         batch_size=64,
         data=[sums("sft"), SupervisedDataConfig(task=COPIES, max_prompt_len=64, max_response_len=8)],
         eval_data=sums("dev"),
         eval_steps=10,
         stop=AccuracyStop(accuracy=0.5, watch_above=0.2, watch_steps=1),
+        checkpoint=CheckpointConfig(steps=0),
+        log=OfflineLogConfig(tensorboard=False, steps=50),
         learner=LearnerConfig(
             dtype="float32",
             zero_stage=0,
@@ -90,19 +94,25 @@ def settings(model: Path, output: Path, seed: int) -> SFTConfig:
 
 
 def warm_up(output: Path, seed: int, progress: TextIO) -> None:
-    """Writes the warmed-up model and tokenizer to `output`. Raises what `train_sft` raises."""
+    """Writes the warmed-up model and tokenizer to `output`. Raises what `train` raises."""
     from rlctl.models.arithmetic import write_untrained
-    from rlctl.trainer.sft import SFTProgress, train_sft
+    from rlctl.offline.loop import Reached
+    from rlctl.offline.run import MODEL, train
 
-    def report(reached: SFTProgress) -> None:
+    def report(reached: Reached) -> None:
+        if not reached.step:
+            return
         assert reached.held_out is not None
-        line = Progress(reached.step, reached.held_out.accuracy, reached.seconds)
+        line = Progress(reached.step, reached.held_out["accuracy"], reached.seconds)
         progress.write(json.dumps(asdict(line)) + "\n")
         progress.flush()
 
     with tempfile.TemporaryDirectory(dir=output.parent) as folder:
-        write_untrained(Path(folder), seed)
-        train_sft(settings(Path(folder), output, seed), report)
+        untrained = Path(folder) / "untrained"
+        write_untrained(untrained, seed)
+        config = settings(untrained, Path(folder), seed)
+        train(config, report)
+        (config.run_dir / MODEL).rename(output)
 
 
 def main() -> int:

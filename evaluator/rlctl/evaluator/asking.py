@@ -6,13 +6,14 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 from pydantic import BaseModel
 
 from rlctl.evaluator.config import EvaluatorConfig
 from rlctl.evaluator.gold import GoldIndex, Match
-from rlctl.evaluator.journal import Journal, Reply
-from rlctl.evaluator.judge import CallFailed, Judge, JudgeSpec, Stopped
+from rlctl.evaluator.journal import Journal, Reply, Stopped
+from rlctl.evaluator.judge import CallFailed, Judge, JudgeSpec
 from rlctl.evaluator.prices import most_tokens
 from rlctl.evaluator.records import Text, digest
 from rlctl.evaluator.rows import Row, Verdict, mapped_back
@@ -99,7 +100,7 @@ class Asking:
         self._journal = journal
         self._on_progress = on_progress
         self._budget = Budget(config.max_cost, self.cost)
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._done = 0
         self._called = 0
         self._begin = time.monotonic()
@@ -157,7 +158,6 @@ class Asking:
         lock = self._locks.setdefault(key, asyncio.Lock())
         async with lock:
             verdict = await self._parsed(unit, key, messages)
-        self._locks.pop(key, None)
         if verdict.values is not None and unit.swapped:
             return Verdict(mapped_back(verdict.values))
         return verdict

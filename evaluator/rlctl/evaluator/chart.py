@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlctl.evaluator.labels import Language, label
-from rlctl.evaluator.summary import TOTAL
+from rlctl.evaluator.records import TOTAL
 
 #: Fonts with Chinese characters, the first installed one is used.
 CJK_FONTS = (
@@ -18,8 +18,8 @@ CJK_FONTS = (
 
 #: Colours that colour-blind people can tell apart (Okabe and Ito 2008).
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#7F7F7F")
-#: More data sets than this make several rows of panels.
-_SETS_A_PANEL = 8
+#: More data sets than this make several rows of panels; far more are drawn as one.
+_SETS_A_PANEL, _MOST_SETS = 8, 32
 
 
 _CJK_FILE = re.compile(r"NotoSansCJK|NotoSansSC|SourceHanSans|wqy-|msyh|simhei|PingFang", re.I)
@@ -48,34 +48,43 @@ def draw(path: Path, summary: dict[str, Any], measures: Sequence[str], language:
 
     font = cjk_font()
     language = language if font else "en"
-    names = [name for name in summary["data_sets"] if name != TOTAL] or list(summary["data_sets"])
+    names = [name for name in summary["data_sets"] if name != TOTAL]
+    if not 0 < len(names) <= _MOST_SETS:
+        names = [TOTAL]
     chunks = [names[begin : begin + _SETS_A_PANEL] for begin in range(0, len(names), _SETS_A_PANEL)]
     families = [font, "DejaVu Sans"] if font else ["DejaVu Sans"]
     with mpl.rc_context({"font.family": families, "axes.unicode_minus": False}):
-        bars = max(len(chunk) for chunk in chunks)
-        height = max(3.2, 1.4 + len(measures) * (0.28 + 0.24 * bars))
-        figure = Figure(figsize=(9.6, height * len(chunks)), dpi=140, layout="constrained")
-        panels = figure.subplots(len(chunks), 1, squeeze=False)[:, 0]
+        heights = [max(3.2, 1.4 + len(measures) * (0.28 + 0.24 * len(chunk))) for chunk in chunks]
+        figure = Figure(figsize=(9.6, sum(heights)), dpi=140, layout="constrained")
+        panels = figure.subplots(len(chunks), 1, squeeze=False, height_ratios=heights)[:, 0]
         title = label("title" if summary["mode"] == "pair" else "single_title", language)
         figure.suptitle(title, fontsize=15, fontweight="bold")
+        drawable = _characters(families)
         for panel, chunk in zip(panels, chunks, strict=True):
-            _panel(panel, summary, chunk, measures, language, readable=font is not None)
+            shown = [_shown(label("all_sets", language) if name == TOTAL else name, drawable) for name in chunk]
+            _panel(panel, [summary["data_sets"][name] for name in chunk], shown, measures, language)
         figure.savefig(path)
     return language
 
 
+def _characters(families: Sequence[str]) -> set[int]:
+    """Code points that the fonts can draw."""
+    from matplotlib import font_manager
+
+    paths = [font_manager.findfont(family) for family in families]
+    return {code for path in paths for code in font_manager.get_font(path).get_charmap()}
+
+
 def _panel(
-    axes: Any, summary: dict[str, Any], names: list[str], measures: Sequence[str], language: Language, *, readable: bool
+    axes: Any, entries: Sequence[Any], names: Sequence[str], measures: Sequence[str], language: Language
 ) -> None:
     thick = 0.8 / len(names)
-    for index, name in enumerate(names):
-        entries = [summary["data_sets"][name]["measures"].get(measure) or {} for measure in measures]
-        for row, entry in enumerate(entries):
+    for index, (name, entry) in enumerate(zip(names, entries, strict=True)):
+        colour = _COLOURS[index % len(_COLOURS)]
+        for row, measure in enumerate(measures):
             y = row + (index - (len(names) - 1) / 2) * thick
-            _bar(axes, y, thick, entry, _COLOURS[index % len(_COLOURS)], language)
-        records = summary["data_sets"][name]["records"]
-        shown = _shown(name, readable=readable)
-        axes.barh(0, 0, color=_COLOURS[index % len(_COLOURS)], label=f"{shown}  (n = {records})")
+            _bar(axes, y, thick, entry["measures"].get(measure) or {}, colour, language)
+        axes.barh(0, 0, color=colour, label=f"{name}  (n = {entry['records']})")
     axes.set_yticks(range(len(measures)), [label(measure, language) for measure in measures], fontsize=11)
     axes.invert_yaxis()
     axes.set_xlim(0, 1.0)
@@ -109,15 +118,14 @@ def _bar(axes: Any, y: float, thick: float, entry: dict[str, Any], colour: str, 
     axes.text(1.085, y, counts, transform=beside, va="center", fontsize=size, color="#555555")
 
 
-def _columns(names: list[str]) -> int:
+def _columns(names: Sequence[str]) -> int:
     """Columns of the legend that fit into the figure's width."""
-    longest = max(sum(2 if char >= "\u1100" else 1 for char in _shown(name, readable=True)) for name in names)
+    longest = max(sum(2 if char >= "\u1100" else 1 for char in name) for name in names)
     return max(1, min(3, len(names), 100 // (longest + 16)))
 
 
-def _shown(name: str, *, readable: bool) -> str:
-    """A data set's name, shortened in its middle; without a Chinese font its letters that would be boxes go."""
-    if not readable:
-        name = "".join(char if ord(char) < 0x2E80 else "?" for char in name)
-    name = name.replace("$", r"\$")
-    return name if len(name) <= 32 else f"{name[:15]}…{name[-15:]}"
+def _shown(name: str, drawable: set[int]) -> str:
+    """A data set's name, shortened in its middle; what the fonts would draw as boxes is a question mark."""
+    name = "".join(char if char.isprintable() and ord(char) in drawable else "?" for char in name)
+    name = name if len(name) <= 32 else f"{name[:15]}…{name[-15:]}"
+    return name.replace("$", r"\$")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from rlctl.core.config import StrictConfig
 from rlctl.rpc.config import ServerConfig
@@ -23,7 +25,13 @@ Measure = Literal[
 ]
 
 
-class PriceConfig(StrictConfig):
+class _Finite(StrictConfig):
+    """Numbers are numbers: neither infinite nor NaN."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+
+class PriceConfig(_Finite):
     """What a judge costs, US dollars per million tokens."""
 
     input_hit: float = Field(ge=0)
@@ -34,7 +42,7 @@ class PriceConfig(StrictConfig):
     """Tokens written, thinking included."""
 
 
-class JudgeConfig(StrictConfig):
+class JudgeConfig(_Finite):
     """One judge: a model behind an OpenAI-compatible API."""
 
     preset: Literal["deepseek", "openai", "local", "rules"] = "deepseek"
@@ -44,15 +52,15 @@ class JudgeConfig(StrictConfig):
     model: str = ""
     """Model to ask for; default: the preset's."""
     base_url: str = ""
-    """Address of the API; default: the preset's."""
+    """Address of the API, `http://` or `https://`, without any key; default: the preset's."""
     api_key_env: str = ""
-    """Environment variable with the key; default: the preset's."""
-    temperature: float = Field(0.0, ge=0, le=2)
-    """Sampling temperature."""
+    """Name of the environment variable with the key; default: the preset's."""
+    temperature: float | None = Field(None, ge=0, le=2)
+    """Sampling temperature; default: 0, and nothing is sent to models that refuse any (OpenAI's reasoning models)."""
     max_tokens: int = Field(1024, ge=16)
     """Most tokens of a reply; doubled once when a reply was cut."""
     thinking: bool = False
-    """Let the judge think before it answers (DeepSeek); needs more `max_tokens`."""
+    """Let the judge think before it answers (DeepSeek, OpenAI's reasoning models); needs more `max_tokens`."""
     json_mode: bool = True
     """Ask for `response_format = json_object`."""
     extra_body: dict[str, Any] = {}
@@ -60,8 +68,20 @@ class JudgeConfig(StrictConfig):
     price: PriceConfig | None = None
     """Prices; default: the built-in table, by model."""
 
+    @model_validator(mode="after")
+    def _without_key(self) -> JudgeConfig:
+        """A check of the whole: an error about one field would show its value, which may be a key."""
+        parts = urlsplit(self.base_url)
+        if parts.username or parts.password or parts.query or parts.fragment:
+            raise ValueError("base_url holds only the address; a key belongs into the environment (api_key_env)")
+        if self.base_url and (parts.scheme not in ("http", "https") or not parts.hostname):
+            raise ValueError("base_url must begin with http:// or https:// and name a host")
+        if not re.fullmatch(r"[A-Za-z_0-9]*", self.api_key_env):
+            raise ValueError("api_key_env is the name of an environment variable, not the key")
+        return self
 
-class PairingConfig(StrictConfig):
+
+class PairingConfig(_Finite):
     """How outputs are made before they are judged (`rlctl eval --model`)."""
 
     model: str = ""
@@ -82,7 +102,7 @@ class PairingConfig(StrictConfig):
     """Longest a generation may take, seconds."""
 
 
-class EvaluatorConfig(StrictConfig):
+class EvaluatorConfig(_Finite):
     """One evaluation."""
 
     mode: Literal["pair", "single"] = "pair"
@@ -124,11 +144,11 @@ class EvaluatorConfig(StrictConfig):
         min_length=1,
     )
     """Which measures the chart draws."""
-    seed: int = 0
+    seed: int = Field(0, ge=0, lt=2**31)
     """Seed of the bootstrap and of the pairing of problems."""
-    bootstrap: int = Field(2000, ge=100)
+    bootstrap: int = Field(2000, ge=100, le=100_000)
     """Resamples of the bootstrap intervals."""
-    pass_k: list[int] = [1]
+    pass_k: list[Annotated[int, Field(ge=1)]] = [1]
     """Values of k for pass@k in single mode."""
     answer_keys: list[str] = ["answer", "answer_only", "label", "gold"]
     """Columns that may hold the gold answer in single mode, first present wins."""

@@ -21,8 +21,8 @@ from rlctl.core.config import validate
 from rlctl.core.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, RlctlError
 from rlctl.evaluator.asking import Progress
 from rlctl.evaluator.config import EvaluatorConfig, EvaluatorServiceConfig
+from rlctl.evaluator.files import SUMMARY
 from rlctl.evaluator.job import run_job
-from rlctl.evaluator.report import SUMMARY
 
 _log = logging.getLogger("rlctl.evaluator")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,12 @@ from typing import Any
 from rlctl.core.errors import ConfigError
 from rlctl.evaluator.asking import Asking, Progress, most_cost, prepare
 from rlctl.evaluator.config import EvaluatorConfig
-from rlctl.evaluator.gold import GoldIndex, load_gold
+from rlctl.evaluator.files import RESULTS, aside
+from rlctl.evaluator.gold import GoldIndex, Match, load_gold
 from rlctl.evaluator.journal import Journal
 from rlctl.evaluator.judge import Judge, JudgeSpec, resolve
 from rlctl.evaluator.prices import most_tokens
-from rlctl.evaluator.records import BadRow, data_sets, read
+from rlctl.evaluator.records import BadRow, Text, data_sets, read
 from rlctl.evaluator.rows import JUDGED, Row
 from rlctl.evaluator.summary import RunFacts, summarise
 from rlctl.evaluator.template import Template, load_template
@@ -66,7 +67,11 @@ def read_rows(config: EvaluatorConfig) -> tuple[list[Row], list[BadRow]]:
     """All records of the outputs folder, without their text."""
     rows: list[Row] = []
     bad: list[BadRow] = []
+    # The report may lie below the outputs; it is none of them.
+    own = {(config.output_dir / name).resolve() for name in (JOURNAL, RESULTS, aside(RESULTS))}
     for name, path in data_sets(config.outputs):
+        if path.is_file() and path.resolve() in own:
+            continue
         for item in read(name, path, config.max_samples, config.answer_keys):
             if isinstance(item, BadRow):
                 bad.append(item)
@@ -75,20 +80,25 @@ def read_rows(config: EvaluatorConfig) -> tuple[list[Row], list[BadRow]]:
     return rows, bad
 
 
-def load_index(config: EvaluatorConfig, rows: list[Row]) -> GoldIndex:
-    """Gold for the prompts; not fetched when every record brings its own answers."""
+def load_index(config: EvaluatorConfig, rows: list[Row], bad: list[BadRow]) -> GoldIndex:
+    """Gold for the prompts; not fetched when every record brings its own answers. Rows that are bad go to `bad`."""
     explicit = all(row.record.answer_a is not None and row.record.answer_b is not None for row in rows)
-    return GoldIndex([] if explicit and rows else load_gold(config.gold, config.gold_split))
+    return GoldIndex([] if explicit and rows else load_gold(config.gold, config.gold_split, bad))
 
 
 def estimate(config: EvaluatorConfig) -> Estimate:
     """How many calls a run would make and what they may cost, none made. Verdicts in the journal are not deducted."""
+    rows, bad = read_rows(config)
+    index = load_index(config, rows, bad)
+    return estimate_of(config, (prepare(row, index) for row in rows))
+
+
+def estimate_of(config: EvaluatorConfig, samples: Iterable[tuple[Text, Match]]) -> Estimate:
+    """The same for texts and matches that come from elsewhere."""
     template, specs = load_template(config.prompt_template), judge_specs(config, need_key=False)
-    rows, _ = read_rows(config)
-    index = load_index(config, rows)
-    calls, tokens, output, dollars = 0, 0, 0, 0.0
-    for row in rows:
-        text, match = prepare(row, index)
+    records, calls, tokens, output, dollars = 0, 0, 0, 0, 0.0
+    for text, match in samples:
+        records += 1
         for swapped in (False, True) if config.swap_check else (False,):
             messages = template.messages(text, match, swapped=swapped)
             for spec in specs:
@@ -97,14 +107,14 @@ def estimate(config: EvaluatorConfig) -> Estimate:
                 output += spec.max_tokens
                 dollars += most_cost(spec, messages, spec.max_tokens)
     known = all(spec.price is not None for spec in specs)
-    return Estimate(len(rows), calls, tokens, output, dollars if known else None)
+    return Estimate(records, calls, tokens, output, dollars if known else None)
 
 
 async def evaluate(config: EvaluatorConfig, on_progress: Callable[[Progress], None] = lambda _: None) -> Evaluation:
     """Runs an evaluation in pair mode. Cancelled, it keeps the journal; stopped (402, budget), it tells what it has."""
     template, specs = load_template(config.prompt_template), judge_specs(config)
     rows, bad = read_rows(config)
-    index = load_index(config, rows)
+    index = load_index(config, rows, bad)
     begin = time.monotonic()
     async with Journal(Path(config.output_dir) / JOURNAL) as journal:
         known, asked = journal.replies, journal.asked

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlctl.core.errors import ConfigError
-from rlctl.evaluator.records import lines
+from rlctl.evaluator.records import BadRow, lines, parsed
 
 #: Columns that may hold a question and its answer.
 QUESTION_KEYS = ("question_zh", "question", "problem", "prompt", "query")
@@ -42,24 +42,33 @@ class Match:
     answer_b: str | None = None
 
 
-def load_gold(source: str, split: str = "") -> list[GoldItem]:
-    """Reads a json, jsonl or parquet file, or a hub data set, of questions and answers. Raises ConfigError."""
+def load_gold(source: str, split: str = "", bad: list[BadRow] | None = None) -> list[GoldItem]:
+    """Reads a json, jsonl or parquet file, or a hub data set, of questions and answers.
+
+    Rows that cannot be used go to `bad`. Raises ConfigError when none can.
+    """
     path = Path(source)
     files = [path] if path.is_file() else _hub_files(source)
     items: list[GoldItem] = []
+    faults: list[BadRow] = []
     for file in files:
-        for row in _rows(file):
-            if split and str(row.get("split", "")) != split:
+        for number, row in _rows(file):
+            if isinstance(row, dict) and split and str(row.get("split", "")) != split:
                 continue
-            item = gold_item(row)
-            if item is not None:
+            item = gold_item(row) if isinstance(row, dict) else row
+            if isinstance(item, GoldItem):
                 items.append(item)
+            else:
+                faults.append(BadRow(file.as_posix(), number, item or "a gold row without question or answer"))
     if not items:
         wanted = f" with split = {split!r}" if split else ""
+        first = f"; {faults[0].file}:{faults[0].line}: {faults[0].reason}" if faults else ""
         raise ConfigError(
             f"{source} holds no gold row{wanted}; it needs a question ({', '.join(QUESTION_KEYS[:3])}) "
-            f"and an answer ({', '.join(ANSWER_KEYS[:3])})"
+            f"and an answer ({', '.join(ANSWER_KEYS[:3])}){first}"
         )
+    if bad is not None:
+        bad += faults
     return items
 
 
@@ -72,45 +81,55 @@ def gold_item(row: dict[str, Any]) -> GoldItem | None:
     return GoldItem(questions, str(answer).rsplit("####", 1)[-1].strip())
 
 
-def _rows(path: Path) -> Iterable[dict[str, Any]]:
-    if path.suffix == ".parquet":
-        import pyarrow.parquet
-
-        try:
-            yield from pyarrow.parquet.read_table(path).to_pylist()
-        except (OSError, pyarrow.ArrowException) as error:
-            raise ConfigError(f"{path} is no parquet file: {error}") from error
-        return
-    if path.suffix == ".json":
-        try:
-            tree = json.loads(path.read_text(encoding="utf-8-sig"))
-        except (ValueError, RecursionError) as error:
-            # Some `.json` files hold one object a line.
-            if not path.read_bytes()[:200].lstrip(b"\xef\xbb\xbf \n").startswith(b"{"):
-                raise ConfigError(f"{path}: {error}") from error
+def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
+    """(line or row from 1, row or why it is bad) of a file. Raises ConfigError when it cannot be read at all."""
+    try:
+        if path.suffix == ".parquet":
+            rows = _table(path)
+        elif path.suffix == ".json" and (tree := _tree(path)) is not None:
+            rows = tree
+        else:
             yield from _json_lines(path)
             return
-        rows = tree if isinstance(tree, list) else tree.get("data", [tree]) if isinstance(tree, dict) else []
-        yield from (row for row in rows if isinstance(row, dict))
-        return
-    yield from _json_lines(path)
+    except OSError as error:
+        raise ConfigError(f"cannot read the gold file {path}: {error.strerror or error}") from error
+    for number, row in enumerate(rows, 1):
+        yield number, row if isinstance(row, dict) else "a gold row must be an object"
 
 
-def _json_lines(path: Path) -> Iterable[dict[str, Any]]:
+def _table(path: Path) -> list[Any]:
+    import pyarrow.parquet
+
+    try:
+        rows: list[Any] = pyarrow.parquet.read_table(path).to_pylist()
+    except pyarrow.ArrowException as error:
+        raise ConfigError(f"{path} is no parquet file: {error}") from error
+    return rows
+
+
+def _tree(path: Path) -> list[Any] | None:
+    """The rows of a JSON document; None when it holds one object a line."""
+    raw = path.read_bytes()
+    try:
+        tree = json.loads(raw.removeprefix(b"\xef\xbb\xbf"))
+    except (ValueError, RecursionError) as error:
+        if raw[:200].lstrip(b"\xef\xbb\xbf \r\n").startswith(b"{"):
+            return None
+        raise ConfigError(f"{path}: {error}") from error
+    rows = tree.get("data", [tree]) if isinstance(tree, dict) else tree
+    return rows if isinstance(rows, list) else [rows]
+
+
+def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
     for number, _, raw in lines(path):
-        if raw is None or not raw.strip():
-            continue
-        try:
-            row = json.loads(raw.removeprefix(b"\xef\xbb\xbf"))
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{path}:{number}: {error}") from error
-        if not isinstance(row, dict):
-            raise ConfigError(f"{path}:{number}: a gold row must be an object")
-        yield row
+        row = parsed(raw)
+        if row is not None:
+            yield number, row
 
 
 def _hub_files(source: str) -> list[Path]:
-    if source.count("/") != 1 or source.startswith((".", "/")):
+    is_file = source.endswith((".json", ".jsonl", ".parquet")) or Path(source).exists()
+    if source.count("/") != 1 or source.startswith((".", "/")) or is_file:
         raise ConfigError(f"there is no gold file {source}; name a json, jsonl or parquet file, or a hub data set")
     try:
         from huggingface_hub import snapshot_download

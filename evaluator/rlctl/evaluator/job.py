@@ -6,10 +6,13 @@ import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlctl.evaluator.asking import Progress
 from rlctl.evaluator.config import EvaluatorConfig
+
+if TYPE_CHECKING:
+    from rlctl.evaluator.evaluate import Estimate
 
 
 async def run_job(config: EvaluatorConfig, on_progress: Callable[[Progress], None] = lambda _: None) -> dict[str, Any]:
@@ -34,14 +37,33 @@ async def run_job(config: EvaluatorConfig, on_progress: Callable[[Progress], Non
     return evaluation.summary
 
 
+def estimate_job(config: EvaluatorConfig) -> Estimate:
+    """What a run would ask for; outputs that are not generated yet count as long as they may become."""
+    from rlctl.evaluator.evaluate import Estimate, estimate, estimate_of, read_rows
+    from rlctl.evaluator.gold import Match
+    from rlctl.evaluator.making import prompts
+    from rlctl.evaluator.records import Text
+
+    if not config.generate.model:
+        return estimate(config) if config.mode == "pair" else Estimate(len(read_rows(config)[0]), 0, 0, 0, 0.0)
+    rows = prompts(config)
+    if config.mode == "single":
+        return Estimate(len(rows), 0, 0, 0, 0.0)
+    # A token is rarely more than four characters.
+    output = "x" * (4 * config.generate.max_tokens)
+    return estimate_of(config, ((Text(row["prompt"], output), Match("explicit")) for row in rows))
+
+
 async def _outputs(config: EvaluatorConfig, on_progress: Callable[[Progress], None]) -> Path:
+    from rlctl.evaluator.judge import PRESETS
     from rlctl.evaluator.making import make_outputs
     from rlctl.evaluator.serving import generation_service
 
     if config.generate.addresses:
         return await make_outputs(config, config.generate.addresses, on_progress)
     log_path = Path(config.output_dir) / "generation.log"
-    with generation_service(config.generate.model, log_path, os.cpu_count() or 1) as service:
+    keys = {preset.api_key_env for preset in PRESETS.values()} | {judge.api_key_env for judge in config.judges}
+    with generation_service(config.generate.model, log_path, os.cpu_count() or 1, keys) as service:
         making = asyncio.ensure_future(make_outputs(config, [service.address], on_progress))
         watching = asyncio.ensure_future(service.ended())
         try:

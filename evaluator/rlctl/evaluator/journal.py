@@ -12,6 +12,7 @@ A line cut by a crash is dropped. Replies stay on disk; memory holds where they 
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import json
 import os
@@ -22,8 +23,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlctl.core.errors import ConfigError
+from rlctl.core.errors import ConfigError, RlctlError
 from rlctl.evaluator.prices import Usage, usage_of
+
+
+class Stopped(RlctlError):
+    """The run cannot go on; what is there is kept. The message says how to go on."""
+
+    reason = "EVALUATION_STOPPED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +64,13 @@ class Journal:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
 
     async def __aenter__(self) -> Journal:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot write {self.path}: {error.strerror}; set output_dir to another folder"
+            ) from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -143,11 +155,22 @@ class Journal:
         await written
 
     def _write(self, raw: bytes, entry: dict[str, Any]) -> None:
-        written = os.write(self._file, raw)
-        if written != len(raw):
-            raise OSError(f"{self.path}: the disk took {written} of {len(raw)} bytes; free some space and run again")
+        try:
+            written = os.write(self._file, raw)
+            if written != len(raw):
+                # The next line must not begin within this one.
+                os.ftruncate(self._file, self._size)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            raise self._stopped(error) from error
         self._note(entry, self._size, len(raw))
         self._size += len(raw)
+
+    def _stopped(self, error: OSError) -> Stopped:
+        return Stopped(
+            f"cannot write {self.path}: {error.strerror}. Every verdict that was written is kept: free some space and "
+            "give the same command again; it asks only for what is missing."
+        )
 
     async def _flush(self) -> None:
         """One fsync for all that wait."""
@@ -158,7 +181,7 @@ class Journal:
             except OSError as error:
                 for future in batch:
                     if not future.done():
-                        future.set_exception(error)
+                        future.set_exception(self._stopped(error))
                 continue
             for future in batch:
                 if not future.done():

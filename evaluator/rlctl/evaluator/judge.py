@@ -10,13 +10,17 @@ import asyncio
 import json
 import os
 import random
+import re
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from email.utils import parsedate_to_datetime
 from typing import Any
+from urllib.parse import urlsplit
 
-from rlctl.core.errors import ConfigError, RlctlError
+from rlctl.core.errors import ConfigError
 from rlctl.evaluator.config import JudgeConfig, PriceConfig
-from rlctl.evaluator.journal import Reply
+from rlctl.evaluator.journal import Reply, Stopped
 from rlctl.evaluator.prices import PRICES
 
 
@@ -27,25 +31,22 @@ class Preset:
     model: str
     base_url: str
     api_key_env: str
-    extra_body: Mapping[str, Any]
+    limit: str = "max_tokens"
+    """Name of the field that bounds a reply."""
 
 
 PRESETS = {
-    "deepseek": Preset("deepseek-flash", "https://api.deepseek.com", "DEEPSEEK_API_KEY", {}),
-    "openai": Preset("gpt-5-mini", "https://api.openai.com/v1", "OPENAI_API_KEY", {}),
-    "local": Preset("", "http://127.0.0.1:8000/v1", "", {}),
+    "deepseek": Preset("deepseek-flash", "https://api.deepseek.com", "DEEPSEEK_API_KEY"),
+    "openai": Preset("gpt-5-mini", "https://api.openai.com/v1", "OPENAI_API_KEY", "max_completion_tokens"),
+    "local": Preset("", "http://127.0.0.1:8000/v1", ""),
 }
 
 #: Stops the whole run: no other record would fare better.
 STOPPING = {401: "the key is not accepted", 402: "the balance is used up", 403: "access is refused", 404: "not found"}
 #: Final for one record.
 FINAL = {400, 413, 422}
-
-
-class Stopped(RlctlError):
-    """The run cannot go on; what is there is kept. The message says how to go on."""
-
-    reason = "EVALUATION_STOPPED"
+#: OpenAI's reasoning models refuse a temperature and are told how hard to think.
+_REASONING = re.compile(r"^(gpt-5|o\d)")
 
 
 class CallFailed(Exception):
@@ -64,6 +65,7 @@ class JudgeSpec:
     max_tokens: int
     price: PriceConfig | None
     key_hint: str
+    limit: str = "max_tokens"
 
     @property
     def identity(self) -> str:
@@ -78,24 +80,35 @@ def resolve(config: JudgeConfig, environment: Mapping[str, str] = os.environ, *,
     variable = config.api_key_env or preset.api_key_env
     if not model:
         raise ConfigError(f"the judge {config.preset!r} needs a model: --judge-model NAME")
-    key = environment.get(variable, "") if variable else ""
+    key = environment.get(variable, "").strip() if variable else ""
     if variable and not key and need_key:
         raise ConfigError(
             f"no key for the judge {config.preset!r}: set {variable} in the environment "
             "(or --judge rules, which asks no model)"
         )
-    body: dict[str, Any] = {"temperature": config.temperature}
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigError(f"the key in {variable} holds a character that no key has; set {variable} anew")
+    body = {**_sampling(config, model), **config.extra_body}
+    return JudgeSpec(
+        config.name or config.preset, model, base_url.rstrip("/"), key, body, config.max_tokens,
+        config.price or PRICES.get(model),
+        f"set {variable}" if variable else "check base_url", preset.limit,
+    )  # fmt: skip
+
+
+def _sampling(config: JudgeConfig, model: str) -> dict[str, Any]:
+    """The fields of a request that shape the reply."""
+    body: dict[str, Any] = {}
+    reasoning = config.preset == "openai" and _REASONING.match(model)
+    if config.temperature is not None or not reasoning:
+        body["temperature"] = config.temperature or 0.0
+    if reasoning and not config.thinking:
+        body["reasoning_effort"] = "low"
     if config.json_mode:
         body["response_format"] = {"type": "json_object"}
     if config.preset == "deepseek":
         body["thinking"] = {"type": "enabled" if config.thinking else "disabled"}
-    body.update(preset.extra_body)
-    body.update(config.extra_body)
-    return JudgeSpec(
-        config.name or config.preset, model, base_url.rstrip("/"), key, body, config.max_tokens,
-        config.price or PRICES.get(model),
-        f"set {variable}" if variable else "check base_url",
-    )  # fmt: skip
+    return body
 
 
 class Judge:
@@ -112,17 +125,26 @@ class Judge:
         self._random = random.Random(seed)
         # The deadline around a whole call is ours; the SDK's own would be reset by every blank line.
         # Without TLS there is nothing to verify, and loading the certificates is most of a short run.
+        # A server on this machine is not reached through a proxy, whatever the environment says.
         plain = None
-        if spec.base_url.startswith("http://"):
-            plain = DefaultAsyncHttpxClient(verify=False, follow_redirects=False, timeout=timeout_s)
-        self._client = AsyncOpenAI(
-            api_key=spec.api_key or "none",
-            base_url=spec.base_url,
-            max_retries=0,
-            timeout=timeout_s,
-            default_headers={"Accept-Encoding": "identity"},
-            http_client=plain,
-        )
+        try:
+            if spec.base_url.startswith("http://"):
+                plain = DefaultAsyncHttpxClient(
+                    verify=False, follow_redirects=False, timeout=timeout_s, trust_env=not _is_loopback(spec.base_url)
+                )
+            self._client = AsyncOpenAI(
+                api_key=spec.api_key or "none",
+                base_url=spec.base_url,
+                max_retries=0,
+                timeout=timeout_s,
+                default_headers={"Accept-Encoding": "identity"},
+                http_client=plain,
+            )
+        except (ImportError, ValueError) as error:
+            raise ConfigError(f"the proxy that the environment names cannot be used: {error}") from error
+        if not (urlsplit(spec.base_url).hostname or "").endswith("openai.com"):
+            # The SDK would tell every server the organisation that the environment names.
+            self._client.organization = self._client.project = None
 
     async def close(self) -> None:
         await self._client.close()
@@ -143,7 +165,7 @@ class Judge:
                 fault, pause = f"no whole reply within {self._timeout_s:g} s", None
             if attempt + 1 < self._max_tries:
                 await asyncio.sleep(self._pause(attempt, pause))
-        raise CallFailed(f"{fault} ({self._max_tries} tries)")
+        raise CallFailed(f"{self._redacted(fault)} ({self._max_tries} tries)")
 
     def _pause(self, attempt: int, asked: float | None) -> float:
         """What the server asked for, or exponential backoff with full jitter; at most `max_wait_s`."""
@@ -154,7 +176,7 @@ class Judge:
     async def _once(self, messages: Sequence[Mapping[str, str]], max_tokens: int) -> Reply:
         import openai
 
-        body = {"model": self.spec.model, "messages": messages, "max_tokens": max_tokens, **self.spec.body}
+        body = {"model": self.spec.model, "messages": messages, self.spec.limit: max_tokens, **self.spec.body}
         try:
             # The typed method walks through every parameter of the API first, which costs more than the call.
             response = await self._client.post("/chat/completions", cast_to=object, body=body)
@@ -164,7 +186,8 @@ class Judge:
             raise _Busy(f"connection failed: {_cause(error)}") from None
         except ValueError:
             raise _Busy("the API's answer is not JSON") from None
-        return _reply(response)
+        reply = _reply(response)
+        return replace(reply, content=self._without_key(reply.content), model=self._without_key(reply.model))
 
     def _of_status(self, status: int, message: str, headers: Mapping[str, str]) -> Exception:
         message = self._redacted(message)
@@ -183,8 +206,10 @@ class Judge:
         return _Busy(f"HTTP {status}: {message}", _retry_after(headers))
 
     def _redacted(self, message: str) -> str:
-        message = " ".join(message.split())[:300]
-        return message.replace(self.spec.api_key, "[key]") if self.spec.api_key else message
+        return " ".join(self._without_key(message).split())[:300]
+
+    def _without_key(self, text: str) -> str:
+        return text.replace(self.spec.api_key, "[key]") if self.spec.api_key else text
 
 
 class _Busy(Exception):
@@ -200,7 +225,7 @@ def _reply(body: Any) -> Reply:
     if not isinstance(body, dict) or body.get("error"):
         error = body.get("error") if isinstance(body, dict) else None
         text = error.get("message") if isinstance(error, dict) else error
-        raise _Busy(f"the API answered 200 with an error: {str(text)[:200]}")
+        raise _Busy(f"the API answered 200 with an error: {text}")
     choices = body.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
     message = choice.get("message")
@@ -227,12 +252,22 @@ def _message(error: Any) -> str:
 
 def _cause(error: BaseException) -> str:
     cause = error.__cause__ or error
-    return f"{type(cause).__name__} {cause}".strip()[:200]
+    return f"{type(cause).__name__} {cause}".strip()
+
+
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """The pause a server asks for, seconds; it may say so as a number or as a date."""
+    text = headers.get("retry-after", "")
     try:
-        seconds = float(headers.get("retry-after", ""))
+        seconds = float(text)
     except ValueError:
-        return None
+        try:
+            seconds = parsedate_to_datetime(text).timestamp() - time.time()
+        except (ValueError, TypeError):
+            return None
     return seconds if 0 <= seconds < 3600 else None

@@ -49,9 +49,9 @@ def _template(config: EvaluatorConfig) -> str:
     if path is None:
         return PAIR_TEMPLATES[config.generate.language] if config.mode == "pair" else SINGLE_TEMPLATE
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot read the template {path}: {error.strerror}") from error
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the template {path}: {error}") from error
     missing = [name for name in names if name not in text]
     if missing:
         raise ConfigError(f"{path} lacks {' and '.join(missing)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,8 @@ from rlctl.core.errors import ConfigError
 
 #: A longer line is a bad row, bytes.
 MAX_LINE = 16 * 2**20
+#: Name of the entry over all data sets; no data set can have it.
+TOTAL = "(all)"
 
 
 class Place(NamedTuple):
@@ -65,39 +68,63 @@ class Record:
         with self.place.path.open("rb") as file:
             file.seek(self.place.offset)
             raw = file.read(self.place.length)
-        row = _row(raw)
-        if not isinstance(row, dict):
+        row = parsed(raw)
+        prompt, output = (_text(row.get("prompt")), _text(row.get("output"))) if isinstance(row, dict) else (None, None)
+        if prompt is None or output is None:
             raise ConfigError(f"{self.place.path}:{self.line} changed while it was read; run again")
-        return Text(_text(row["prompt"]) or "", _text(row["output"]) or "")
+        return Text(prompt, output)
 
 
 def data_sets(folder: Path) -> list[tuple[str, Path]]:
-    """Every `.jsonl` below a folder as (name of the data set, file), sorted. Raises ConfigError when there is none."""
+    """Every `.jsonl` below a folder as (name of the data set, file), sorted; a folder that cannot be entered, too.
+
+    Raises ConfigError when there is none.
+    """
     if folder.is_file():
         return [(folder.stem, folder)]
     if not folder.is_dir():
         raise ConfigError(f"there is no folder {folder}; put the model's outputs there as .jsonl, or set outputs")
-    files = sorted(path for path in folder.rglob("*.jsonl") if path.is_file())
+    closed: list[OSError] = []
+    paths = [Path(place, name) for place, _, names in os.walk(folder, onerror=closed.append) for name in names]
+    files = [path for path in paths if path.name.endswith(".jsonl")] + [Path(error.filename) for error in closed]
+    if folder in files:
+        raise ConfigError(f"cannot read the folder {folder}: {closed[0].strerror}")
     if not files:
         raise ConfigError(f"{folder} holds no .jsonl file; each line needs 'prompt' and 'output'")
-    return [(path.relative_to(folder).with_suffix("").as_posix(), path) for path in files]
+    named = ((path.relative_to(folder).with_suffix("").as_posix(), path) for path in sorted(files))
+    return [(f"{name}.jsonl" if name == TOTAL else name, path) for name, path in named]
 
 
 def read(dataset: str, path: Path, limit: int, answer_keys: list[str]) -> Iterator[Record | BadRow]:
-    """The first `limit` records of a file, and the bad rows among them."""
+    """The first `limit` records of a file, and the bad rows among them; a file that gives none is a bad row itself."""
+    empty = True
+    try:
+        if path.is_dir():
+            os.scandir(path).close()
+        if path.exists() and not path.is_file():
+            raise OSError(None, "not a regular file")
+        for item in _rows(dataset, path, limit, answer_keys):
+            empty = False
+            yield item
+    except OSError as error:
+        yield BadRow(path.as_posix(), 1, f"cannot be read: {error.strerror}")
+        return
+    if empty:
+        yield BadRow(path.as_posix(), 1, "the file holds no record")
+
+
+def _rows(dataset: str, path: Path, limit: int, answer_keys: list[str]) -> Iterator[Record | BadRow]:
     found = 0
     for line, offset, raw in lines(path):
         if found >= limit:
             return
-        if raw is None:
-            yield BadRow(path.as_posix(), line, f"longer than {MAX_LINE // 2**20} MiB")
-            continue
-        row = _row(raw)
+        row = parsed(raw)
         if row is None:
             continue
         if isinstance(row, str):
             yield BadRow(path.as_posix(), line, row)
             continue
+        assert raw is not None
         prompt, output = _text(row.get("prompt")), _text(row.get("output"))
         missing = [name for name in ("prompt", "output") if name not in row]
         if missing or prompt is None or output is None:
@@ -107,8 +134,8 @@ def read(dataset: str, path: Path, limit: int, answer_keys: list[str]) -> Iterat
         found += 1
         yield Record(
             dataset, line, Place(path, offset, len(raw)), digest(prompt)[:16],
-            _text(row.get("answer_a")), _text(row.get("answer_b")),
-            next((text for key in answer_keys if (text := _text(row.get(key))) is not None), None),
+            _given(row.get("answer_a")), _given(row.get("answer_b")),
+            next((text for key in answer_keys if (text := _given(row.get(key))) is not None), None),
             row["metadata"] if isinstance(row.get("metadata"), dict) else {},
         )  # fmt: skip
 
@@ -133,8 +160,10 @@ def lines(path: Path) -> Iterator[tuple[int, int, bytes | None]]:
             offset += length
 
 
-def _row(raw: bytes) -> dict[str, Any] | str | None:
-    """The row, or why it is bad, or None for a blank line."""
+def parsed(raw: bytes | None) -> dict[str, Any] | str | None:
+    """The object in a line of `lines`, or why it is bad, or None for a blank line."""
+    if raw is None:
+        return f"longer than {MAX_LINE // 2**20} MiB"
     raw = raw.removeprefix(b"\xef\xbb\xbf")
     if not raw.strip():
         return None
@@ -154,6 +183,12 @@ def _text(value: object) -> str | None:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
     return None
+
+
+def _given(value: object) -> str | None:
+    """An answer; None when there is none or it is blank."""
+    text = _text(value)
+    return text if text and text.strip() else None
 
 
 def digest(*parts: str) -> str:

@@ -1,27 +1,21 @@
-"""Writes every file of the report, each whole or not at all."""
+"""Writes every file of the report."""
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rlctl.evaluator.chart import draw
 from rlctl.evaluator.evaluate import Evaluation
+from rlctl.evaluator.files import CHART, RESULTS, SUMMARY, WORKBOOK, whole, write_lines, write_summary
 from rlctl.evaluator.rows import JUDGED, Row
 from rlctl.evaluator.workbook import write_workbook
-
-RESULTS, SUMMARY = "evaluation_results.jsonl", "summary.json"
-CHART, WORKBOOK = "evaluation_results.png", "evaluation_results.xlsx"
 
 
 def write_report(evaluation: Evaluation) -> list[Path]:
     """Results, chart, workbook and summary, in that order: when the summary is new, all of them are."""
     config, folder = evaluation.config, Path(evaluation.config.output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
     extra = [name for name in evaluation.template.booleans if name not in JUDGED]
     whole(folder / RESULTS, lambda path: write_lines(path, map(result, evaluation.rows)))
     whole(folder / CHART, lambda path: draw(path, evaluation.summary, config.chart, config.language))
@@ -35,19 +29,6 @@ def write_report(evaluation: Evaluation) -> list[Path]:
     return [folder / name for name in (RESULTS, CHART, WORKBOOK, SUMMARY)]
 
 
-def write_summary(path: Path, summary: dict[str, Any]) -> None:
-    """Writes summary.json."""
-    text = json.dumps(summary, ensure_ascii=False, indent=2).encode("utf-8", "replace").decode()
-    whole(path, lambda target: target.write_text(text + "\n", encoding="utf-8"))
-
-
-def write_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """One JSON object a line."""
-    with path.open("w", encoding="utf-8", errors="backslashreplace") as file:
-        for row in rows:
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
-
-
 def result(row: Row) -> dict[str, Any]:
     """A line of evaluation_results.jsonl."""
     return {
@@ -57,10 +38,3 @@ def result(row: Row) -> dict[str, Any]:
         "verdicts": {name: asdict(verdict) for name, verdict in row.verdicts.items()},
         "swapped": {name: asdict(verdict) for name, verdict in row.swapped.items()},
     }  # fmt: skip
-
-
-def whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Writes aside and renames: a reader never sees half a file."""
-    aside = path.with_name(f".{path.stem}.part{path.suffix}")
-    write(aside)
-    os.replace(aside, path)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlctl.core.errors import UnavailableError
+
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -34,10 +37,10 @@ class OwnService:
 
 
 @contextlib.contextmanager
-def generation_service(model: str, log_path: Path, threads: int) -> Iterator[OwnService]:
+def generation_service(model: str, log_path: Path, threads: int, secrets: Collection[str] = ()) -> Iterator[OwnService]:
     """Starts `python -m rlctl.generation` with a model on loopback and ends its whole group in any case.
 
-    It is not ready yet when its address is given: clients wait.
+    It is not ready yet when its address is given: clients wait. secrets: environment variables that it does not get.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -48,11 +51,20 @@ def generation_service(model: str, log_path: Path, threads: int) -> Iterator[Own
     ]  # fmt: skip
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with log_path.open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_bind,
+            env={name: value for name, value in os.environ.items() if name not in secrets},
+        )  # fmt: skip
     try:
         yield OwnService(address, process, log_path)
     finally:
         _end(process)
+
+
+def _bind() -> None:
+    """In the new process: it is killed when ours is gone, however that went (Linux)."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

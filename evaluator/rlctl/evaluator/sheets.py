@@ -13,8 +13,8 @@ from typing import Any, Self
 
 from rlctl.evaluator.labels import Language, label
 
-#: Characters of a cell in the file format.
-MAX_CELL = 32_767
+#: UTF-16 units of a cell and of a sheet's name in the file format.
+MAX_CELL, MAX_NAME = 32_767, 31
 #: Rows of a sheet; what is over goes to a further sheet.
 MAX_ROWS = 1_000_000
 
@@ -39,20 +39,29 @@ Cell = str | float | int | Percent | None
 def clean(text: str, language: Language) -> str:
     """Text as a cell can hold it."""
     text = _FORBIDDEN.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
-    if len(text) > MAX_CELL:
+    if _units(text) > MAX_CELL:
         mark = label("cut", language)
-        text = text[: MAX_CELL - len(mark)] + mark
+        text = _cut(text, MAX_CELL - len(mark)) + mark
     return text
 
 
+def _units(text: str) -> int:
+    """Characters as the format counts them: one beyond U+FFFF, such as an emoji, is two."""
+    return len(text.encode("utf-16-le")) // 2 if 2 * len(text) > MAX_CELL else len(text)
+
+
+def _cut(text: str, units: int) -> str:
+    return text[:units].encode("utf-16-le")[: 2 * units].decode("utf-16-le", "ignore")
+
+
 def sheet_name(name: str, taken: set[str]) -> str:
-    """A legal sheet name, unique without regard to case, at most 31 characters."""
+    """A legal sheet name, unique without regard to case."""
     base = _SHEET_NAME.sub("_", _FORBIDDEN.sub("", name)).strip() or "data"
     base = base if base.lower() != "history" else "history_"
-    candidate, number = base[:31], 2
+    candidate, number = _cut(base, MAX_NAME), 2
     while candidate.lower() in taken:
         suffix = f" ({number})"
-        candidate, number = base[: 31 - len(suffix)] + suffix, number + 1
+        candidate, number = _cut(base, MAX_NAME - len(suffix)) + suffix, number + 1
     taken.add(candidate.lower())
     return candidate
 
@@ -80,7 +89,12 @@ class Workbook:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._book.close()
+        from xlsxwriter.exceptions import FileCreateError
+
+        try:
+            self._book.close()
+        except FileCreateError as wrapped:
+            raise OSError(f"the workbook cannot be written: {wrapped}") from wrapped
 
     def sheet(
         self, name: str, widths: Sequence[float], header: Sequence[str] | None, rows: Iterable[list[Cell]]

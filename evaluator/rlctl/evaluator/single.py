@@ -14,13 +14,12 @@ from rlctl.evaluator.asking import Progress
 from rlctl.evaluator.chart import draw
 from rlctl.evaluator.config import EvaluatorConfig
 from rlctl.evaluator.evaluate import read_rows
+from rlctl.evaluator.files import CHART, RESULTS, SUMMARY, WORKBOOK, whole, write_lines, write_summary
 from rlctl.evaluator.gold import GoldIndex, GoldItem, load_gold
 from rlctl.evaluator.labels import Language, label
-from rlctl.evaluator.records import BadRow, Record
-from rlctl.evaluator.report import CHART, RESULTS, SUMMARY, WORKBOOK, whole, write_lines, write_summary
+from rlctl.evaluator.records import TOTAL, BadRow, Record
 from rlctl.evaluator.sheets import HEADING, Cell, Workbook
 from rlctl.evaluator.statistics import mean_interval, pass_at_k, share
-from rlctl.evaluator.summary import TOTAL
 from rlctl.evaluator.workbook import percent, write_bad_rows
 from rlctl.grading.extract import final_answer
 from rlctl.grading.grade import grade
@@ -38,11 +37,11 @@ class SingleRow:
     reason: str
 
 
-def gold_items(config: EvaluatorConfig) -> list[GoldItem]:
-    """Gold from a file, the hub, or a reasoning-gym task."""
+def gold_items(config: EvaluatorConfig, bad: list[BadRow] | None = None) -> list[GoldItem]:
+    """Gold from a file, the hub, or a reasoning-gym task; rows that cannot be used go to `bad`."""
     if config.gold.startswith(tasks.PREFIX):
         return tasks.task_items(config.gold, config.max_samples, config.seed)
-    return load_gold(config.gold, config.gold_split)
+    return load_gold(config.gold, config.gold_split, bad)
 
 
 def evaluate_single(config: EvaluatorConfig, on_progress: Callable[[Progress], None]) -> dict[str, Any]:
@@ -51,7 +50,7 @@ def evaluate_single(config: EvaluatorConfig, on_progress: Callable[[Progress], N
     read, bad = read_rows(config)
     records = [row.record for row in read]
     needed = any(record.answer is None and "task" not in record.metadata for record in records)
-    items = gold_items(config) if needed or not records else []
+    items = gold_items(config, bad) if needed or not records else []
     index = GoldIndex(items)
     rows: list[SingleRow] = []
     for record in records:
@@ -123,7 +122,6 @@ def _statistics(rows: Sequence[SingleRow], config: EvaluatorConfig) -> dict[str,
 
 def _write(config: EvaluatorConfig, rows: Sequence[SingleRow], bad: Sequence[BadRow], summary: dict[str, Any]) -> None:
     folder = Path(config.output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
     whole(folder / RESULTS, lambda path: write_lines(path, map(_result, rows)))
     names = list(next(iter(summary["data_sets"].values()))["measures"])
     whole(folder / CHART, lambda path: draw(path, summary, names, config.language))

@@ -9,12 +9,9 @@ from itertools import combinations
 from typing import Any
 
 from rlctl.evaluator.prices import PRICES_DATE, Usage
-from rlctl.evaluator.records import BadRow
+from rlctl.evaluator.records import TOTAL, BadRow
 from rlctl.evaluator.rows import JUDGED, RULED, Row, Verdict
 from rlctl.evaluator.statistics import agreement, ratio, share, share_given
-
-#: Name of the entry over all data sets.
-TOTAL = "(all)"
 
 
 @dataclass

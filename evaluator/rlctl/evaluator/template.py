@@ -33,6 +33,13 @@ MAX_SHOWN = 60_000
 _MARKS = ("problems", "prompt", "output")
 _FORGED = re.compile(rf"<(?=\s*/?\s*(?:{'|'.join(_MARKS)})\b)", re.I)
 
+#: A key of the reply, and the measures that no judge is asked for.
+_FIELD_NAME = re.compile(r"^[A-Za-z]\w{0,63}$")
+_DERIVED = (
+    "both_right", "both_right_given_switch", "both_right_given_no_switch", "ratio", "a_right_rules", "b_right_rules",
+    "both_right_rules",
+)  # fmt: skip
+
 SYSTEM = """\
 You are a careful examiner. A model was given one prompt that holds two maths problems, A and B, at once. You get \
 the two problems with their reference answers, the prompt, and the model's output. Judge the output by four \
@@ -169,15 +176,21 @@ def load_template(path: Path | None) -> Template:
     if path is None:
         return BUILT_IN
     try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+        tree = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         file = TemplateFile.model_validate(tree)
     except OSError as error:
         raise ConfigError(f"cannot read the template {path}: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
         raise ConfigError(f"{path}: {faults}") from None
+    wrong = [name for name in file.fields if not _FIELD_NAME.match(name) or name in _DERIVED]
+    if wrong:
+        raise ConfigError(
+            f"{path}: no field can be called {wrong[0]!r}: use letters, digits and _, a letter first, and not the name "
+            f"of a measure that is worked out ({', '.join(_DERIVED)})"
+        )
     if "{output}" not in file.user:
         raise ConfigError(f"{path}: user has no {{output}}: the judge would not see what it judges")
     if "json" not in (file.system + file.user).lower():

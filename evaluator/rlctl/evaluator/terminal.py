@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from rlctl.evaluator.labels import Language, label
-from rlctl.evaluator.summary import TOTAL
+from rlctl.evaluator.records import TOTAL
 
 _ROWS = (
     "distinguishes", "switches", "both_right", "both_right_given_switch", "both_right_given_no_switch",
@@ -21,6 +21,7 @@ _NAMED = 8
 
 def show(console: Console, summary: dict[str, Any], language: Language) -> None:
     """Prints the statistics of each data set and what needs attention."""
+    summary = _plain(summary)
     if summary["mode"] == "single":
         _show_single(console, summary, language)
         return
@@ -28,6 +29,17 @@ def show(console: Console, summary: dict[str, Any], language: Language) -> None:
         console.print(_table(name, entry, language))
         _agreement_lines(console, entry, language)
     _attention(console, summary, language)
+
+
+def _plain(tree: Any) -> Any:
+    """The same without characters that would command the terminal or that it cannot print: names come from files."""
+    if isinstance(tree, dict):
+        return {_plain(key): _plain(value) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_plain(value) for value in tree]
+    if isinstance(tree, str):
+        return "".join(char if char.isprintable() else "?" for char in tree)
+    return tree
 
 
 def _show_single(console: Console, summary: dict[str, Any], language: Language) -> None:
@@ -48,9 +60,10 @@ def _show_single(console: Console, summary: dict[str, Any], language: Language) 
 def _bad_rows(console: Console, summary: dict[str, Any], language: Language) -> None:
     bad = summary["bad_rows"]
     for row in bad[:_NAMED]:
-        console.print(f"{label('bad_rows', language)}: {row['file']}:{row['line']}: {row['reason']}", markup=False)
+        text = f"{label('bad_rows', language)}: {row['file']}:{row['line']}: {row['reason']}"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
     if len(bad) > _NAMED:
-        console.print(f"… {len(bad) - _NAMED} more in summary.json", markup=False)
+        console.print(f"… + {len(bad) - _NAMED} (summary.json)", markup=False)
 
 
 def _table(name: str, entry: dict[str, Any], language: Language) -> Table:
@@ -73,7 +86,7 @@ def _table(name: str, entry: dict[str, Any], language: Language) -> Table:
         label("ratio", language),
         "n/a" if ratio["value"] is None else f"{ratio['value']:.2f}",
         "" if ratio["low"] is None else f"{ratio['low']:.2f} – {ratio['high']:.2f}",
-        str(ratio["n"]), "",
+        str(ratio["n"]), str(entry["records"] - ratio["n"] or ""),
     )  # fmt: skip
     return table
 
@@ -114,14 +127,19 @@ def _attention(console: Console, summary: dict[str, Any], language: Language) ->
     if usages:
         tokens = ", ".join(
             f"{sum(usage[key] for usage in usages):,} {word}"
-            for key, word in (("input_hit", "cached"), ("input_miss", "new"), ("output", "written"))
+            for key, word in (
+                ("input_hit", label("cached", language)),
+                ("input_miss", label("new", language)),
+                ("output", label("written", language)),
+            )
         )
-        dollars = "" if cost["dollars"] is None else f" ≈ ${cost['dollars']:.4f} (prices of {cost['prices_of']})"
-        console.print(f"{label('cost', language)}: {tokens} tokens{dollars}", markup=False)
-    console.print(
-        f"{run['calls']} calls, {run['from_journal']} replies found in the journal, {run['repeated']} repeated after a "
-        f"kill, {run['retries']} retries, {run['seconds']:.1f} s",
-        markup=False,
+        dollars = ""
+        if cost["dollars"] is not None:
+            dollars = f" ≈ ${cost['dollars']:.4f} ({label('prices_of', language)} {cost['prices_of']})"
+        console.print(f"{label('cost', language)} ({label('tokens', language)}): {tokens}{dollars}", markup=False)
+    facts = ", ".join(
+        f"{label(name, language)} {run[name]}" for name in ("calls", "from_journal", "repeated", "retries")
     )
+    console.print(f"{facts}; {run['seconds']:.1f} s", markup=False)
     if summary["state"] != "done":
         console.print(f"[bold red]{label('stopped', language)}:[/] {escape(summary['message'])}")

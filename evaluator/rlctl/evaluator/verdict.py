@@ -13,8 +13,12 @@ from rlctl.evaluator.template import Template
 
 _THOUGHT = re.compile(r"^.*</(?:think|thinking|thought)>", re.S | re.I)
 _FENCE = re.compile(r"```[a-zA-Z0-9]*\s*\n?(.*?)```", re.S)
+_FIRST_THOUGHT = re.compile(r"^\s*<(think|thinking|thought)>.*?</\1>", re.S | re.I)
+_AROUND = re.compile(r"\A```[a-zA-Z0-9]*\s*\n(.*)```\Z", re.S)
 #: Replies longer than this are cut before parsing, characters.
 MAX_REPLY = 200_000
+#: Objects in one reply that are tried, from its end.
+MOST_OBJECTS = 64
 
 
 class Unreadable(Exception):
@@ -57,14 +61,14 @@ def schema(template: Template) -> type[BaseModel]:
 
 def parse_reply(reply: str, model: type[BaseModel], finish_reason: str = "stop") -> dict[str, bool | str | None]:
     """The verdict in a reply: fenced, wrapped in words or `<think>`, or with Python's `True`. Raises Unreadable."""
-    text = reply[:MAX_REPLY].lstrip("\ufeff")
-    if not text.strip():
+    whole = reply[:MAX_REPLY].lstrip("\ufeff")
+    if not whole.strip():
         raise Unreadable("blank reply")
-    text = _THOUGHT.sub("", text)
-    if not text.strip():
-        raise Unreadable("only a thought, no verdict")
+    text = _THOUGHT.sub("", whole)
     faults: list[str] = []
-    for candidate in _candidates(text):
+    # First the whole, and the whole after a first thought: a verdict may itself speak of `</think>`.
+    alone = (_AROUND.sub(r"\1", part.strip()) for part in (whole, _FIRST_THOUGHT.sub("", whole)))
+    for candidate in dict.fromkeys((*alone, *_candidates(text))):
         value = _decode(candidate)
         if not isinstance(value, dict):
             continue
@@ -77,6 +81,8 @@ def parse_reply(reply: str, model: type[BaseModel], finish_reason: str = "stop")
         raise Unreadable(f"JSON without the wanted form ({faults[-1]})")
     if finish_reason == "length":
         raise Unreadable("reply cut by max_tokens")
+    if not text.strip():
+        raise Unreadable("only a thought, no verdict")
     raise Unreadable("cut JSON" if "{" in text else "no JSON in the reply")
 
 
@@ -84,8 +90,7 @@ def _candidates(text: str) -> list[str]:
     """Texts that may be the verdict, the likeliest first: the whole, fenced blocks, objects from the end."""
     found = [text.strip()]
     found += [block.strip() for block in reversed(_FENCE.findall(text))]
-    found += [block for block in reversed(_objects(text)) if block not in found]
-    return found
+    return found + _objects(text)[: -MOST_OBJECTS - 1 : -1]
 
 
 def _objects(text: str) -> list[str]:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from rlctl.evaluator.labels import Language, label
-from rlctl.evaluator.records import BadRow
+from rlctl.evaluator.records import TOTAL, BadRow
 from rlctl.evaluator.rows import JUDGED, RULED, Row
 from rlctl.evaluator.sheets import HEADING, Cell, Percent, Workbook
-from rlctl.evaluator.summary import TOTAL, differs
+from rlctl.evaluator.summary import differs
 
 
 def write_workbook(
@@ -97,7 +97,8 @@ def _summary_rows(summary: dict[str, Any], language: Language) -> Iterable[list[
                    share["yes"], share["n"], share["unscored"]]  # fmt: skip
         ratio = entry["ratio"]
         value = ratio["value"] if ratio["value"] is not None else "n/a"
-        yield [label("ratio", language), value, ratio["low"], ratio["high"], None, ratio["n"], None]
+        yield [label("ratio", language), value, ratio["low"], ratio["high"], None, ratio["n"],
+               entry["records"] - ratio["n"]]  # fmt: skip
         yield from _agreements(entry, language)
         yield [HEADING + label("gold", language)]
         for status, count in entry["gold"].items():

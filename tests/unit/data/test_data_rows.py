@@ -66,6 +66,26 @@ def test_a_folder_of_files_without_split_names_is_all_train(tmp_path):
         load_rows(PromptDataConfig(path=str(tmp_path), split="test"))
 
 
+def test_a_folder_may_name_its_splits_as_it_likes(tmp_path):
+    write(tmp_path / "sft.jsonl", ROWS[:1])
+    write(tmp_path / "rl.jsonl", ROWS[1:])
+    assert values(PromptDataConfig(path=str(tmp_path), split="rl")) == ROWS[1:]
+
+
+@pytest.mark.parametrize("kind, suffix", [("json", "jsonl"), ("json", "json"), ("csv", "csv"), ("parquet", "parquet")])
+def test_one_kind_of_files_is_taken_from_a_folder(tmp_path, kind, suffix):
+    write(tmp_path / f"train.{suffix}", ROWS)
+    write(tmp_path / f"test.{suffix}", ROWS)
+    other = "csv" if kind != "csv" else "json"
+    write(tmp_path / f"train.{other}", ROWS)
+    assert values(PromptDataConfig(path=f"{kind}@{tmp_path}")) == ROWS
+    assert values(PromptDataConfig(path=f"{kind}@{tmp_path}", split="test")) == ROWS
+    with pytest.raises(NotFoundError, match="has no split 'test'; it has: train"):
+        load_rows(PromptDataConfig(path=f"{other}@{tmp_path}", split="test"))
+    with pytest.raises(NotFoundError, match="there is no folder absent; write a file's path without json@"):
+        load_rows(PromptDataConfig(path="json@absent"))
+
+
 def test_folders_of_save_to_disk_with_and_without_splits(tmp_path):
     from datasets import Dataset, DatasetDict
 
@@ -97,6 +117,28 @@ def test_broken_rows_are_named_by_file_and_line(tmp_path):
     (tmp_path / "rows.json").write_text('[{"prompt": 1},\n}]')
     with pytest.raises(ConfigError, match=r"rows\.json:2: no valid JSON"):
         load_rows(PromptDataConfig(path=str(tmp_path / "rows.json")))
+
+
+def test_a_row_of_a_csv_file_is_named_by_the_line_it_begins_in(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text('prompt,label\n"one\nline",1\ntwo,2\nthree,3,4\n')
+    with pytest.raises(ConfigError, match=r"rows\.csv:5 has more fields"):
+        load_rows(PromptDataConfig(path=str(path)))
+    path.write_text(f'prompt,label\n"one\nline",1\ntwo,{"2" * 200_000}\n')
+    assert [row.where for row in load_rows(PromptDataConfig(path=str(path)))] == [f"{path}:2", f"{path}:4"]
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.json", "rows.csv"])
+def test_bytes_that_are_no_text_are_told(tmp_path, name):
+    (tmp_path / name).write_bytes(b'{"prompt": "\xff"}')
+    with pytest.raises(ConfigError, match=rf"{name} is no UTF-8 text .*: convert it"):
+        load_rows(PromptDataConfig(path=str(tmp_path / name)))
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.json", "rows.csv"])
+def test_an_empty_file_has_no_rows(tmp_path, name):
+    (tmp_path / name).write_text("")
+    assert load_rows(PromptDataConfig(path=str(tmp_path / name))) == []
 
 
 def test_missing_data_says_what_to_do(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ import pytest
 
 from rlctl.core.errors import ConfigError
 from rlctl.evaluator.gold import GoldIndex, GoldItem, load_gold
+from rlctl.evaluator.records import BadRow
 
 ITEMS = [
     GoldItem(("小明有３个苹果，吃了1个，还剩几个？", "Ming has 3 apples and eats 1. How many are left?"), "2"),
@@ -90,16 +91,32 @@ def test_gold_in_every_form(tmp_path: Path, form: str) -> None:
     assert [item.answer for item in load_gold(str(path), "test")] == ["1,234"]
 
 
+@pytest.mark.parametrize("form", ["jsonl", "json"])
+def test_bad_gold_rows_are_named_and_the_rest_is_used(tmp_path: Path, form: str) -> None:
+    path = tmp_path / f"gold.{form}"
+    rows = [ROWS[0], {"question": "no answer"}, [1], ROWS[1]]
+    text = json.dumps(rows) if form == "json" else "".join(json.dumps(row) + "\n" for row in rows) + "{broken\n"
+    path.write_text(text, encoding="utf-8")
+    bad: list[BadRow] = []
+    assert [item.answer for item in load_gold(str(path), bad=bad)] == ["1", "1,234"]
+    assert [(row.file, row.line) for row in bad[:2]] == [(path.as_posix(), 2), (path.as_posix(), 3)]
+    assert bad[0].reason == "a gold row without question or answer"
+    assert [row.line for row in bad[2:]] == ([] if form == "json" else [5])
+
+
 def test_gold_that_cannot_be_had_says_the_mend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "gold.jsonl"
     path.write_text('{"a": 1}\n')
     with pytest.raises(ConfigError, match="holds no gold row; it needs a question"):
         load_gold(str(path))
-    path.write_text('{"a": 1}\n{broken\n')
-    with pytest.raises(ConfigError, match=r"gold\.jsonl:2"):
+    path.write_text("{broken\n")
+    with pytest.raises(ConfigError, match=r"gold\.jsonl:1: not JSON"):
         load_gold(str(path))
     with pytest.raises(ConfigError, match="there is no gold file"):
         load_gold(str(tmp_path / "none.jsonl"))
+    with pytest.raises(ConfigError, match="there is no gold file"):
+        # Not asked of the hub, although it has the form of a hub name.
+        load_gold("data/none.jsonl")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(ConfigError, match="--gold FILE"):
         load_gold("meta-math/GSM8K_zh_absent")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tracemalloc
 from pathlib import Path
 
@@ -62,8 +63,68 @@ def test_each_bad_row_is_named_by_file_and_line(tmp_path: Path) -> None:
 
 def test_an_empty_file_has_no_records(tmp_path: Path) -> None:
     path = tmp_path / "set.jsonl"
-    path.write_bytes(b"")
-    assert _read(path) == ([], [])
+    for content in (b"", b"\n \r\n\n"):
+        path.write_bytes(content)
+        assert _read(path) == ([], [BadRow(path.as_posix(), 1, "the file holds no record")])
+
+
+def test_what_is_no_file_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
+    (tmp_path / "good.jsonl").write_text('{"prompt": "p", "output": "o"}\n')
+    (tmp_path / "dangling.jsonl").symlink_to("nowhere")
+    (tmp_path / "loop.jsonl").symlink_to("loop.jsonl")
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    (tmp_path / "folder.jsonl").mkdir()
+    (tmp_path / "up").symlink_to(".")
+    items = [item for name, path in data_sets(tmp_path) for item in read(name, path, 9, [])]
+    assert [item.id for item in items if isinstance(item, Record)] == ["good:1"]
+    faults = {Path(item.file).name: item.reason for item in items if isinstance(item, BadRow)}
+    assert set(faults) == {"dangling.jsonl", "loop.jsonl", "pipe.jsonl"}
+    assert faults["pipe.jsonl"] == "cannot be read: not a regular file"
+
+
+def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "set.jsonl"
+    path.write_text("{}")
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    assert _read(path) == ([], [BadRow(path.as_posix(), 1, "cannot be read: Permission denied")])
+
+
+def test_a_folder_that_may_not_be_entered_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    locked = tmp_path / "locked"
+    locked.mkdir()
+    (tmp_path / "set.jsonl").touch()
+    scandir = os.scandir
+
+    def refuse(path: Path) -> object:
+        if Path(path) == locked:
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert data_sets(tmp_path) == [("locked", locked), ("set", tmp_path / "set.jsonl")]
+    assert _read(locked) == ([], [BadRow(locked.as_posix(), 1, "cannot be read: Permission denied")])
+    with pytest.raises(ConfigError, match=r"cannot read the folder .*locked: Permission denied"):
+        data_sets(locked)
+
+
+def test_utf_16_is_named_line_by_line(tmp_path: Path) -> None:
+    path = tmp_path / "set.jsonl"
+    for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
+        path.write_bytes('{"prompt": "p", "output": "数"}\n'.encode(encoding))
+        records, bad = _read(path)
+        assert records == []
+        assert bad
+
+
+def test_a_blank_answer_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "set.jsonl"
+    path.write_text('{"prompt": "p", "output": "o", "answer_a": "", "answer_b": " \\n", "answer": null}\n')
+    record = _read(path)[0][0]
+    assert (record.answer_a, record.answer_b, record.answer) == (None, None, None)
 
 
 def test_lone_surrogates_are_kept(tmp_path: Path) -> None:
@@ -129,6 +190,11 @@ def test_data_sets_are_named_by_their_path(tmp_path: Path) -> None:
     for name in ("b.jsonl", "deep/a.jsonl", "other.json"):
         (tmp_path / name).write_text("")
     assert [name for name, _ in data_sets(tmp_path)] == ["b", "deep/a"]
+
+
+def test_no_data_set_has_the_name_of_all_of_them(tmp_path: Path) -> None:
+    (tmp_path / "(all).jsonl").touch()
+    assert [name for name, _ in data_sets(tmp_path)] == ["(all).jsonl"]
 
 
 def test_a_missing_or_empty_folder_says_the_mend(tmp_path: Path) -> None:

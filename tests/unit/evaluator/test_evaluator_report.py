@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import re
 import zipfile
@@ -12,14 +13,18 @@ from typing import Any
 import openpyxl
 import pytest
 from matplotlib import font_manager
+from rich.console import Console
 
+from rlctl.core.errors import FailedPreconditionError
 from rlctl.evaluator import chart
 from rlctl.evaluator.config import EvaluatorConfig, JudgeConfig
 from rlctl.evaluator.evaluate import Evaluation, evaluate
+from rlctl.evaluator.files import CHART, RESULTS, SUMMARY, WORKBOOK
 from rlctl.evaluator.labels import LABELS
-from rlctl.evaluator.report import CHART, RESULTS, SUMMARY, WORKBOOK, write_report
+from rlctl.evaluator.report import write_report
 from rlctl.evaluator.sheets import MAX_CELL, Workbook, clean, sheet_name
 from rlctl.evaluator.standin import StandIn
+from rlctl.evaluator.terminal import show
 from support.pairs import write_pairs
 
 NASTY = "=1+1\x00\x0b\x1f\ud800\ufffe tab\t end _x0041_"
@@ -102,6 +107,7 @@ def test_sheet_names_are_legal_and_unique() -> None:
     taken: set[str] = set()
     names = [sheet_name(name, taken) for name in ("a/b:c", "A_B_C", "x" * 40, "X" * 40, "", "'quoted'", "history")]
     assert names == ["a_b_c", "A_B_C (2)", "x" * 31, "X" * 27 + " (2)", "data", "_quoted_", "history_"]
+    assert len(sheet_name("🎉" * 40, taken).encode("utf-16-le")) // 2 <= 31
     assert all(len(name) <= 31 and not re.search(r"[\[\]:*?/\\']", name) for name in names)
 
 
@@ -111,6 +117,11 @@ def test_text_keeps_what_a_cell_can_hold() -> None:
     assert clean("你好 🎉", "zh") == "你好 🎉"
     assert clean("x" * MAX_CELL, "en") == "x" * MAX_CELL
     assert clean("x" * (MAX_CELL + 1), "zh").endswith("…[已截断]")
+    # The format counts an emoji as two.
+    assert clean("🎉" * (MAX_CELL // 2), "en") == "🎉" * (MAX_CELL // 2)
+    cut = clean("x" + "🎉" * MAX_CELL, "en")
+    assert cut.endswith("🎉…[cut]")
+    assert MAX_CELL - 1 <= len(cut.encode("utf-16-le")) // 2 <= MAX_CELL
 
 
 def test_rows_over_the_limit_go_to_a_further_sheet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,6 +177,60 @@ def test_without_a_chinese_font_the_chart_is_english_and_has_no_boxes(
     assert drawn == "en"
     assert LABELS["switches"][1] in texts
     assert not any(ord(char) >= 0x2E80 for text in texts for char in text)
+
+
+@pytest.mark.filterwarnings("error:Glyph")
+def test_names_that_no_font_has_are_no_boxes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluation = _evaluated(tmp_path)
+    evaluation.summary["data_sets"]["हिन्दी\n\x1b[31m $x^2$ ok"] = evaluation.summary["data_sets"].pop("set")
+    _, texts = _drawn_texts(tmp_path, monkeypatch, evaluation, "en")
+    assert any(text.startswith("??????") and r"\$x^2\$ ok" in text for text in texts)
+
+
+def test_very_many_data_sets_are_drawn_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluation = _evaluated(tmp_path)
+    sets = evaluation.summary["data_sets"]
+    sets.update({f"set {number}": sets["set"] for number in range(600)})
+    _, texts = _drawn_texts(tmp_path, monkeypatch, evaluation, "en")
+    assert [text for text in texts if "(n = " in text] == ["All  (n = 25)"]
+
+
+def test_the_terminal_shows_no_command_of_a_file_name(tmp_path: Path) -> None:
+    evaluation = _evaluated(tmp_path)
+    sets = evaluation.summary["data_sets"]
+    sets["\x1b[31m\x07[bold]red\ud800"] = sets.pop("set")
+    evaluation.summary["bad_rows"][0]["file"] = "\x1b]0;title\x07.jsonl"
+    for language in ("zh", "en"):
+        console = Console(file=io.StringIO(), force_terminal=False, width=120)
+        show(console, evaluation.summary, language)
+        text = console.file.getvalue()  # type: ignore[attr-defined]
+        text.encode()
+        assert "?[31m?[bold]red?" in text
+        assert "?]0;title?.jsonl:" in text
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", text)
+
+
+def test_the_report_is_chinese_throughout(tmp_path: Path) -> None:
+    console = Console(file=io.StringIO(), width=200)
+    evaluation = _evaluated(tmp_path)
+    show(console, evaluation.summary, "zh")
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert not re.search("calls|tokens|cached|retries|Unscored|Records", text)
+    # The ratio counts as unscored what has no verdict: one record here, in the set and in all.
+    assert len(re.findall(r"P\(均正确\|切换\) / P\(均正确\)[^\n]*│ +1 │\n", text)) == 2
+
+
+def test_a_report_that_cannot_be_written_says_so_and_leaves_the_old(tmp_path: Path) -> None:
+    evaluation = _evaluated(tmp_path)
+    write_report(evaluation)
+    folder = tmp_path / "report"
+    old = (folder / WORKBOOK).read_bytes()
+    (folder / CHART).unlink()
+    (folder / CHART).mkdir()
+    with pytest.raises(FailedPreconditionError, match="give the same command again"):
+        write_report(evaluation)
+    assert (folder / WORKBOOK).read_bytes() == old
+    assert [path.name for path in folder.iterdir() if ".part" in path.name] == []
 
 
 def test_a_chart_of_nothing_scored_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

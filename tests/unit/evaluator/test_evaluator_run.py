@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,8 @@ import pytest
 from rlctl.core.errors import ConfigError
 from rlctl.evaluator.config import EvaluatorConfig, JudgeConfig, PriceConfig
 from rlctl.evaluator.evaluate import Evaluation, estimate, evaluate
-from rlctl.evaluator.report import RESULTS, write_report
+from rlctl.evaluator.files import RESULTS
+from rlctl.evaluator.report import write_report
 from rlctl.evaluator.standin import StandIn, verdict_by_rules
 from support.pairs import write_pairs
 
@@ -235,6 +238,63 @@ def test_a_line_cut_by_a_crash_is_dropped(tmp_path: Path) -> None:
     assert asked == 1
     assert evaluation.summary["run"]["repeated"] == 1
     assert not any(row.unscored for row in evaluation.rows)
+
+
+@pytest.mark.parametrize("taken", [0, 7])
+def test_a_full_disk_stops_the_run_and_the_journal_stays_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int
+) -> None:
+    write_pairs(tmp_path, 30)
+    write, room = os.write, 9000
+
+    def bounded(file: int, raw: bytes) -> int:
+        nonlocal room
+        if file <= 2 or not raw.startswith(b"{"):
+            return write(file, raw)
+        room -= len(raw)
+        if room >= 0:
+            return write(file, raw)
+        if taken == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(file, raw[:taken])
+
+    async def run() -> tuple[Evaluation, Evaluation, int]:
+        async with StandIn(latency_s=0.01) as server:
+            config = _config(tmp_path, server.base_url)
+            monkeypatch.setattr(os, "write", bounded)
+            first = await evaluate(config)
+            monkeypatch.setattr(os, "write", write)
+            return first, await evaluate(config), sum(server.calls.values())
+
+    first, second, calls = asyncio.run(run())
+    assert first.summary["state"] == "stopped"
+    assert (
+        "No space left on device. Every verdict that was written is kept: free some space" in first.summary["message"]
+    )
+    assert second.summary["state"] == "done"
+    assert second.summary["data_sets"]["set"]["measures"]["switches"]["n"] == 30
+    # Only what was in flight when the disk was full is asked again.
+    assert calls <= 30 + 8
+
+
+def test_the_report_is_not_read_as_an_output(tmp_path: Path) -> None:
+    outputs, _ = write_pairs(tmp_path, 5)
+    for _ in range(2):
+        evaluation, _ = _run(tmp_path, output_dir=outputs / "report")
+        write_report(evaluation)
+        assert list(evaluation.summary["data_sets"]) == ["set"]
+        assert evaluation.bad == []
+
+
+def test_bad_gold_rows_are_in_the_report(tmp_path: Path) -> None:
+    _, gold = write_pairs(tmp_path, 3)
+    with gold.open("ab") as file:
+        file.write(b'{"question": "no answer"}\n\xff\n')
+    evaluation, _ = _run(tmp_path)
+    assert [(row["file"], row["line"]) for row in evaluation.summary["bad_rows"]] == [
+        (gold.as_posix(), 41), (gold.as_posix(), 42),
+    ]  # fmt: skip
+    assert evaluation.summary["data_sets"]["set"]["measures"]["both_right"]["n"] == 3
 
 
 def test_a_damaged_journal_is_not_overwritten(tmp_path: Path) -> None:

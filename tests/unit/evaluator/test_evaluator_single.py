@@ -12,9 +12,9 @@ import pytest
 
 from rlctl.core.errors import ConfigError
 from rlctl.evaluator.config import EvaluatorConfig, PairingConfig
+from rlctl.evaluator.files import RESULTS, WORKBOOK
 from rlctl.evaluator.job import run_job
 from rlctl.evaluator.making import prompts
-from rlctl.evaluator.report import RESULTS, WORKBOOK
 from rlctl.evaluator.tasks import task_items
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,23 @@ def test_readable_replies(reply: str) -> None:
 def test_unreadable_replies_are_never_a_verdict(reply: str, finish: str, reason: str) -> None:
     with pytest.raises(Unreadable, match=reason):
         parse_reply(reply, MODEL, finish)
+
+
+@pytest.mark.parametrize("form", ["{}", "```json\n{}\n```", "<think>so</think>{}"])
+def test_a_reason_may_speak_of_thinking_tags(form: str) -> None:
+    reply = form.replace("{}", GOOD[:-1] + ', "reason": "closes </think> before the answer"}')
+    assert parse_reply(reply, MODEL)["reason"] == "closes </think> before the answer"
+
+
+def test_a_draft_inside_a_thought_is_no_verdict() -> None:
+    with pytest.raises(Unreadable):
+        parse_reply(f"maybe ```json\n{GOOD}\n``` or not</think>\nI cannot say.", MODEL)
+
+
+def test_a_reply_of_very_many_objects_is_read_in_little_time() -> None:
+    begin = time.process_time()
+    assert parse_reply("".join(f'{{"n": {n}}}' for n in range(15_000)) + GOOD, MODEL) == WANTED
+    assert time.process_time() - begin < 2
 
 
 def test_data_cannot_close_its_marks() -> None:
@@ -123,9 +141,30 @@ def test_a_template_of_ones_own(tmp_path: Path) -> None:
     (("type = \"text\"", "type = \"number\""), "fields.why.type"),
     (("version", "versoin"), "version"),
     (("name =", "name = ="), "own.toml"),
+    (("fields.polite", "fields.both_right"), "no field can be called 'both_right'"),
+    (("fields.polite", "fields.a_right_rules"), "no field can be called"),
+    (("fields.polite", "fields._x"), "no field can be called '_x'"),
+    (("fields.polite", "fields.\"a b\""), "no field can be called 'a b'"),
 ])  # fmt: skip
 def test_a_wrong_template_says_why(tmp_path: Path, change: tuple[str, str], words: str) -> None:
     path = tmp_path / "own.toml"
     path.write_text(OWN.replace(*change))
     with pytest.raises(ConfigError, match=words.replace("{", r"\{").replace("}", r"\}")):
         load_template(path)
+
+
+def test_a_template_may_come_from_any_editor(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_bytes(b"\xef\xbb\xbf" + OWN.replace("\n", "\r\n").encode())
+    assert load_template(path).booleans == ["polite"]
+    path.write_bytes(OWN.replace("polite?", "caf\xe9").encode("latin-1") + b"\xff")
+    with pytest.raises(ConfigError, match=r"own\.toml"):
+        load_template(path)
+
+
+@pytest.mark.parametrize("text", ["{0}", "{output.__class__}", "{{output}}", "%s %(prompt)s", "{prompt!r}", "{"])
+def test_marks_of_other_template_languages_are_plain_text(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(OWN.replace("{prompt} {output}", f"{text} {{output}}"))
+    user = load_template(path).messages(Text("p", "o"), Match("ok"))[-1]["content"]
+    assert user == text.replace("{output}", "o") + " o"

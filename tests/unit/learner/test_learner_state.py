@@ -8,39 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from rlctl.core.errors import ConfigError, InvalidArgumentError
-from rlctl.learner.config import LearnerConfig
-from rlctl.learner.learner import Batch, Learner, LossOutput, Totals
+from rlctl.learner.learner import Learner
 from rlctl.learner.sequence import Sequence
-from rlctl.models.load import load_causal_lm, load_tokenizer, load_value_model
-
-
-def settings(**changes: Any) -> LearnerConfig:
-    base = {"dtype": "float32", "optimizer": {"lr": 1e-3}, "micro_batch_tokens": 64}
-    return LearnerConfig.model_validate(base | changes)
-
-
-def policy(folder: Path, **changes: Any) -> Learner:
-    config = settings(**changes)
-    return Learner(load_causal_lm(folder, config.dtype), config, total_steps=10)
-
-
-def sequences(seed: int = 0) -> list[Sequence]:
-    generator = torch.Generator().manual_seed(seed)
-    ids = [torch.randint(4, 60, (3 + number % 4 + 5,), generator=generator) for number in range(12)]
-    return [Sequence(row[:-5], row[-5:], torch.ones(5, dtype=torch.bool)) for row in ids]
-
-
-def nll(batch: Batch, totals: Totals) -> LossOutput:
-    total = -(batch.logprobs_BT * batch.mask_BT).sum()
-    return LossOutput(total / totals.tokens, {"nll": (total, batch.mask_BT.sum())})
-
-
-def weights(learner: Learner) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in learner.export_weights()}
+from rlctl.models.load import load_tokenizer, load_value_model
+from support.training import nll, plain_logprobs, plain_values, policy, sequences, settings, square, weights
 
 
 def test_training_lowers_the_loss_and_reports_the_same_numbers_twice(tiny: Path) -> None:
@@ -167,20 +141,13 @@ def test_value_model_starts_at_zero_and_saves_as_a_classifier(tiny: Path, tmp_pa
     learner = Learner(load_value_model(tiny, "float32"), config, total_steps=10, value=True)
     assert torch.cat(learner.values(sequences())).abs().max() == 0
 
-    def square(batch: Batch, totals: Totals) -> LossOutput:
-        return LossOutput(((batch.values_BT - 1.0).square() * batch.mask_BT).sum() / totals.tokens)
-
     losses = [learner.step(sequences(), square)["loss"] for _ in range(10)]
     assert losses[0] == pytest.approx(1.0)
     assert losses[-1] < 0.5
     learner.save_hf(tmp_path / "critic", load_tokenizer(tiny))
     plain = AutoModelForSequenceClassification.from_pretrained(tmp_path / "critic", num_labels=1)
     one = sequences()[0]
-    ids = torch.cat([one.prompt_ids, one.response_ids])
-    with torch.no_grad():
-        hidden = plain.model(ids.unsqueeze(0)).last_hidden_state[0]
-        wanted = plain.score(hidden).squeeze(-1)[one.prompt_ids.numel() - 1 : -1]
-    torch.testing.assert_close(learner.values([one])[0], wanted, rtol=0, atol=1e-5)
+    torch.testing.assert_close(learner.values([one])[0], plain_values(plain, one), rtol=0, atol=1e-5)
     again = load_value_model(tmp_path / "critic", "float32")
     torch.testing.assert_close(again.score.weight, plain.score.weight)
 
@@ -194,8 +161,4 @@ def quiet() -> Iterator[None]:
 
 def _same_logprobs(plain: Any, learner: Learner) -> None:
     for sequence, given in zip(sequences(), learner.logprobs(sequences()), strict=True):
-        ids = torch.cat([sequence.prompt_ids, sequence.response_ids])
-        with torch.no_grad():
-            logp = plain(ids.unsqueeze(0)).logits[0, sequence.prompt_ids.numel() - 1 : -1].log_softmax(-1)
-        wanted = logp.gather(-1, sequence.response_ids.unsqueeze(-1)).squeeze(-1)
-        torch.testing.assert_close(given, wanted, rtol=0, atol=1e-5)
+        torch.testing.assert_close(given, plain_logprobs(plain, sequence), rtol=0, atol=1e-5)

@@ -38,6 +38,9 @@ def test_shares_are_even_and_complete() -> None:
 def test_learning_rate_by_step() -> None:
     constant = OptimizerConfig(lr=1.0, warmup_steps=4)
     assert [learning_rate(constant, step, 10) for step in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+    # A quarter of 10 steps, rounded up, is 3.
+    share = OptimizerConfig(lr=3.0, warmup_ratio=0.25)
+    assert [learning_rate(share, step, 10) for step in range(4)] == [1.0, 2.0, 3.0, 3.0]
     linear = OptimizerConfig(lr=1.0, scheduler="linear", min_lr_ratio=0.5)
     assert [learning_rate(linear, step, 5) for step in range(6)] == [1.0, 0.875, 0.75, 0.625, 0.5, 0.5]
     cosine = OptimizerConfig(lr=2.0, scheduler="cosine", warmup_steps=1)

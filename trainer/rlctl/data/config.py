@@ -22,6 +22,9 @@ class TaskConfig(StrictConfig):
     """Seed of the generator."""
     parameters: dict[str, Any] = Field({})
     """Parameters of the task, as reasoning-gym names them."""
+    corrupt: float | None = Field(None, ge=0, le=1)
+    """Adds columns with wrong answers, made by changing a digit: `wrong`; `shown` and `shown_right`, of which this
+    share is wrong; and of chains of sums `worked` and `worked_right`, one step a line. `none` adds nothing."""
 
 
 def check_probabilities(given: Sequence[float | None]) -> None:

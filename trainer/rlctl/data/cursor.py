@@ -74,35 +74,34 @@ class PromptCursor:
 class MixedCursor(PromptCursor):
     """Walks over several data sets at once, drawing from each by its probability.
 
-    An epoch has as many draws as there are rows altogether, and they are spread evenly: after any number of draws,
-    a data set has had its share to within one. Each data set is walked through whole, in an order of its own, before
-    any of its rows comes again; where one ends within an epoch of the mixture it begins anew, and where an epoch
-    of the mixture ends it goes on where it stood. An index counts over the data sets, put one behind the other.
+    An epoch has as many draws as there are rows altogether, and they are spread evenly: after any number of draws
+    a data set has had its share to within half the number of data sets. Each data set is walked through whole, in
+    an order of its own, before any of its rows comes again; where one ends within an epoch of the mixture it begins
+    anew, and where an epoch of the mixture ends it goes on where it stood. An index counts over the data sets, put
+    one behind the other.
     """
 
     def __init__(self, sizes: Sequence[int], probabilities: Sequence[float], shuffle: bool, seed: int) -> None:
         assert len(sizes) == len(probabilities) and min(sizes) > 0
         self._sizes, self._probabilities = list(sizes), list(probabilities)
         self._offsets = [sum(sizes[:place]) for place in range(len(sizes))]
-        self._pattern = _spread(sum(sizes), probabilities)
         super().__init__(sum(sizes), shuffle, seed)
 
     def state(self) -> dict[str, Any]:
         return {**super().state(), "sizes": self._sizes, "probabilities": self._probabilities}
 
     def _order_of(self, epoch: int) -> list[int]:
-        drawn = [epoch * self._pattern.count(source) for source in range(len(self._sizes))]
         passes: dict[tuple[int, int], list[int]] = {}
         order = []
-        for source in self._pattern:
-            number, place = divmod(drawn[source], self._sizes[source])
+        for draw in range(epoch * self._size, (epoch + 1) * self._size):
+            source, drawn = _draw(draw, self._probabilities)
+            size = self._sizes[source]
+            number, place = divmod(drawn, size)
             if (source, number) not in passes:
-                size = self._sizes[source]
                 # A seed of its own for each data set: two of one size do not go in step.
                 seed = f"{self._seed}/{source}"
                 passes[source, number] = shuffled(size, seed, number) if self._shuffle else list(range(size))
             order.append(self._offsets[source] + passes[source, number][place])
-            drawn[source] += 1
         return order
 
 
@@ -111,12 +110,15 @@ def shuffled(size: int, seed: int | str, epoch: int) -> list[int]:
     return sorted(range(size), key=lambda index: hashlib.sha256(f"{seed}/{epoch}/{index}".encode()).digest())
 
 
-def _spread(draws: int, probabilities: Sequence[float]) -> list[int]:
-    """Which data set each draw is from: always the one furthest behind its share, the first at a tie."""
-    had = [0] * len(probabilities)
-    pattern = []
-    for draw in range(1, draws + 1):
-        source = max(range(len(had)), key=lambda place: (probabilities[place] * draw - had[place], -place))
-        had[source] += 1
-        pattern.append(source)
-    return pattern
+def _draw(draw: int, probabilities: Sequence[float]) -> tuple[int, int]:
+    """Which data set a draw is from, and how often that one was drawn before.
+
+    The first data set has had round(p n) of the first n draws; the others share the rest in the same way.
+    """
+    for source, probability in enumerate(probabilities[:-1]):
+        share = probability / sum(probabilities[source:])
+        before, after = int(share * draw + 0.5), int(share * (draw + 1) + 0.5)
+        if after > before:
+            return source, before
+        draw -= before
+    return len(probabilities) - 1, draw

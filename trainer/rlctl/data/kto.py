@@ -29,8 +29,8 @@ class KTODataset(Dataset[Judged]):
 
 def load_kto(config: KTODataConfig, tokenizer: Any) -> KTODataset:
     """Reads, filters and tokenises judged responses. Raises ConfigError, NotFoundError, UnavailableError."""
-    if config.task is not None:
-        raise ConfigError("a reasoning-gym task has no judged responses: set path")
+    if config.task is not None and config.task.corrupt is None:
+        raise ConfigError("a reasoning-gym task has no judged responses: set path, or task.corrupt to make some")
     encoder = ResponseEncoder(config, tokenizer)
     counts: dict[str, int] = {}
     rows = select_rows(config, counts, lambda row: row.column(config.input_key, "input_key"))

@@ -34,8 +34,8 @@ class PreferenceDataset(Dataset[Pair]):
 
 def load_preferences(config: PreferenceDataConfig, tokenizer: Any) -> PreferenceDataset:
     """Reads, filters and tokenises pairs. Raises ConfigError, NotFoundError, UnavailableError."""
-    if config.task is not None:
-        raise ConfigError("a reasoning-gym task has no preferences: set path")
+    if config.task is not None and config.task.corrupt is None:
+        raise ConfigError("a reasoning-gym task has no preferences: set path, or task.corrupt to make some")
     encoder = ResponseEncoder(config, tokenizer)
     counts: dict[str, int] = {}
     key = config.prompt_key or config.chosen_key

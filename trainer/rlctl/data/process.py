@@ -47,8 +47,8 @@ def reward_tokens(config: ProcessDataConfig, tokenizer: Any) -> tuple[int, int]:
 
 def load_process(config: ProcessDataConfig, tokenizer: Any) -> ProcessDataset:
     """Reads, filters and tokenises judged steps. Raises ConfigError, NotFoundError, UnavailableError."""
-    if config.task is not None:
-        raise ConfigError("a reasoning-gym task has no judged steps: set path")
+    if config.task is not None and config.task.corrupt is None:
+        raise ConfigError("a reasoning-gym task has no judged steps: set path, or task.corrupt to make some")
     placeholder = token_of(config.placeholder, tokenizer, "placeholder")
     reward_tokens(config, tokenizer)
     counts: dict[str, int] = {}

@@ -97,7 +97,7 @@ def response_value(value: Any, where: str, key: str) -> Any:
 def is_blank(response: Any) -> bool:
     """Whether there is nothing to learn in a response."""
     if isinstance(response, list):
-        return not any(isinstance(turn, dict) and (turn.get("content") or turn.get("tool_calls")) for turn in response)
+        return all(isinstance(turn, dict) and not (turn.get("content") or turn.get("tool_calls")) for turn in response)
     return not response
 
 

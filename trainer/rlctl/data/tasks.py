@@ -10,6 +10,7 @@ from typing import Any
 
 from rlctl.core.errors import ConfigError
 from rlctl.data.config import TaskConfig
+from rlctl.data.corrupt import corrupted
 
 
 def task_entries(config: TaskConfig) -> list[dict[str, Any]]:
@@ -25,7 +26,10 @@ def task_entries(config: TaskConfig) -> list[dict[str, Any]]:
 def _entries(config_json: str) -> tuple[dict[str, Any], ...]:
     config = TaskConfig.model_validate_json(config_json)
     data = _create(config)
-    return tuple(data[index] for index in range(config.size))
+    entries = [data[index] for index in range(config.size)]
+    if config.corrupt is not None:
+        entries = [corrupted(entry, config.corrupt, f"{config.seed}/{index}") for index, entry in enumerate(entries)]
+    return tuple(entries)
 
 
 def _create(config: TaskConfig) -> Any:

@@ -7,7 +7,7 @@ row of all tokens), K response tokens whose output is wanted.
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,11 +15,28 @@ from torch import Tensor
 
 from rlctl.learner.sequence import Sequence
 from rlctl.models.attention import Bucket, Layout
+from rlctl.models.sequence_parallel import SequenceGroup
 
 #: A bucket of a packed row ends where a sequence is shorter than this share of the bucket's longest, ...
 _LIKE = 0.75
 #: ... unless the bucket's rows are short anyway.
 _SHORT = 64
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Where the outputs of a micro-batch lie when its columns are split over the ranks of a group."""
+
+    group: SequenceGroup
+    width: int
+    """Most outputs of one rank, at least 1."""
+    order_K: Tensor
+    """Where each wanted output lies on the flat `ranks * width` grid of what the ranks have."""
+
+    def whole(self, local: Tensor) -> Tensor:
+        """`[C, outputs of this rank]` -> `[C, K]` on every rank."""
+        padded = torch.nn.functional.pad(local, (0, self.width - local.shape[1]))
+        return self.group.gather(padded).transpose(0, 1).flatten(1).index_select(1, self.order_K)
 
 
 @dataclass(frozen=True)
@@ -49,6 +66,10 @@ class MicroBatch:
     """Packed: cumulative lengths for flash attention, int32 `[B + 1]`."""
     max_length: int
     """Longest sequence, tokens."""
+    real_RL: Tensor
+    """Where on the grid a token is, bool `[R, L]`; elsewhere is padding."""
+    spread: Spread | None = None
+    """Sequence parallelism: this is one rank's stretch of the columns, and whose the other outputs are."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -57,7 +78,7 @@ class MicroBatch:
 
     def attention_inputs(self, flash: bool) -> dict[str, Any]:
         """The keyword arguments by which the attention learns where sequences begin and end."""
-        if not flash:
+        if not flash or self.spread is not None:
             return {"layout": self.layout}
         if self.cu_lengths is None:
             return {}
@@ -153,6 +174,7 @@ def collate(sequences: Seq[Sequence], *, packing: bool, trained_only: bool, devi
         input_ids = input_ids.view(count, longest)
         position_ids = torch.arange(longest).expand(count, longest)
         layout = Layout()
+    real_RL = torch.ones_like(input_ids, dtype=torch.bool) if packing else position_ids < totals.unsqueeze(1)
     return MicroBatch(
         input_ids=input_ids.to(device),
         position_ids=position_ids.to(device),
@@ -166,6 +188,49 @@ def collate(sequences: Seq[Sequence], *, packing: bool, trained_only: bool, devi
         scalars=scalars,
         cu_lengths=cu_lengths,
         max_length=longest,
+        real_RL=real_RL.to(device),
+    )
+
+
+def spread(batch: MicroBatch, group: SequenceGroup) -> MicroBatch:
+    """This rank's stretch of the columns of a micro-batch that every rank of the group has whole.
+
+    Columns of padding make them divisible. A rank without a wanted output computes one that nobody reads: ZeRO-3
+    needs the output layer run on all ranks.
+    """
+    rows, length = batch.input_ids.shape
+    columns = -(-length // group.size)
+    padding = columns * group.size - length
+
+    def mine(grid: Tensor) -> Tensor:
+        padded = torch.nn.functional.pad(grid, (0, padding))
+        return padded[:, group.rank * columns : (group.rank + 1) * columns].contiguous()
+
+    column_K = batch.states_K % length
+    owner_K = column_K // columns
+    counts = torch.bincount(owner_K, minlength=group.size)
+    ahead_K = torch.zeros_like(owner_K)
+    for rank in range(group.size):
+        ahead_K[owner_K == rank] = torch.arange(int(counts[rank]), device=owner_K.device)
+    width = max(1, int(counts.max()))
+    own_K = owner_K == group.rank
+    states_K = (batch.states_K // length * columns + column_K % columns)[own_K]
+    targets_K = batch.targets_K[own_K]
+    if not states_K.numel():
+        states_K, targets_K = states_K.new_zeros(1), targets_K.new_zeros(1)
+    cu_lengths = batch.cu_lengths
+    if cu_lengths is not None and padding:
+        cu_lengths = torch.cat((cu_lengths, cu_lengths.new_tensor([rows * (length + padding)])))
+    return replace(
+        batch,
+        input_ids=mine(batch.input_ids),
+        position_ids=mine(batch.position_ids),
+        layout=replace(batch.layout, group=group, cu_lengths=cu_lengths, max_length=max(batch.max_length, padding)),
+        states_K=states_K,
+        targets_K=targets_K,
+        cu_lengths=cu_lengths,
+        real_RL=mine(batch.real_RL),
+        spread=Spread(group, width, owner_K * width + ahead_K),
     )
 
 

@@ -26,6 +26,8 @@ class OptimizerConfig(StrictConfig):
     """Shape after the warm-up."""
     warmup_steps: int = Field(0, ge=0)
     """Optimizer steps from 0 to `lr`."""
+    warmup_ratio: float = Field(0.0, ge=0, lt=1)
+    """Share of all optimizer steps from 0 to `lr`, where `warmup_steps` is 0."""
     min_lr_ratio: float = Field(0.0, ge=0, le=1)
     """Where linear and cosine end, as a share of `lr`."""
 
@@ -42,7 +44,8 @@ class LoRAConfig(StrictConfig):
     target_modules: list[str] | Literal["all-linear"] = "all-linear"
     """Modules that get adapters."""
     quantize_4bit: bool = False
-    """Load the base in 4 bits (QLoRA, bitsandbytes)."""
+    """Hold the frozen base in 4 bits (QLoRA, NF4 by bitsandbytes); exported weights are those 4 bits and the adapters,
+    merged, in `dtype`."""
 
 
 class LearnerConfig(StrictConfig):
@@ -51,7 +54,10 @@ class LearnerConfig(StrictConfig):
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     """Type of the forward and backward pass; bfloat16 keeps float32 master weights."""
     ranks: int = Field(1, ge=1)
-    """Data-parallel processes."""
+    """Processes."""
+    sequence_parallel: int = Field(1, ge=1)
+    """Ranks that share every sequence, for contexts too long for one; it divides `ranks` and the model's attention
+    heads. `ranks / sequence_parallel` groups share out the batch."""
     zero_stage: Literal[0, 1, 2, 3] = 1
     """What DeepSpeed shares out over the ranks: 1 optimizer states, 2 and gradients, 3 and weights."""
     micro_batch_tokens: int = Field(8192, ge=16)
@@ -68,8 +74,14 @@ class LearnerConfig(StrictConfig):
     """Response tokens whose logits exist at once."""
     optimizer: OptimizerConfig = OptimizerConfig()
     lora: LoRAConfig | None = None
+    aux_loss_coef: float = Field(0.0, ge=0)
+    """Mixtures of experts: weight of the load-balancing loss, added to whatever is trained."""
+    ema_decay: float | None = Field(None, gt=0, lt=1)
+    """Keep an exponential moving average of the trained weights (float32, CPU memory); `none` for none."""
+    ema_as_model: bool = False
+    """Save the average as the model; otherwise beside it, in the folder `ema`."""
     adam_offload: bool = False
-    """Keep optimizer states in CPU memory (GPU training)."""
+    """Keep optimizer states in CPU memory, and take the optimizer's step there (ZeRO 1-3)."""
     overlap_comm: bool = True
     """Overlap gradient communication with the backward pass (ZeRO 1-3)."""
     threads: int = Field(1, ge=1)
@@ -78,7 +90,13 @@ class LearnerConfig(StrictConfig):
     """Run Python code that comes with a model."""
 
     @model_validator(mode="after")
-    def _offload(self) -> LearnerConfig:
+    def _consistent(self) -> LearnerConfig:
         if self.adam_offload and self.zero_stage == 0:
             raise ValueError("adam_offload moves ZeRO's optimizer states: set zero_stage to 1, 2 or 3")
+        if self.lora is not None and self.lora.quantize_4bit and self.zero_stage == 3:
+            raise ValueError("ZeRO-3 cannot part 4-bit weights: set zero_stage to 0, 1 or 2, or quantize_4bit to false")
+        if self.ranks % self.sequence_parallel:
+            raise ValueError(f"sequence_parallel = {self.sequence_parallel} does not divide ranks = {self.ranks}")
+        if self.ema_as_model and self.ema_decay is None:
+            raise ValueError("ema_as_model saves an average: set ema_decay too")
         return self

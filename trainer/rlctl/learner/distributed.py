@@ -10,6 +10,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from rlctl.core.errors import ConfigError
+from rlctl.models.sequence_parallel import SequenceGroup
+
 #: Longest wait for another rank in a collective of a step.
 STEP_TIMEOUT = timedelta(minutes=30)
 #: Ranks that wait for work wait as long as it takes: a rank that dies closes its connections, which ends the wait.
@@ -51,6 +54,23 @@ def rank() -> int:
 
 def world_size() -> int:
     return dist.get_world_size()
+
+
+def sequence_group(size: int) -> SequenceGroup | None:
+    """This rank's group of `size` neighbours that share sequences; none for size 1. All ranks call it.
+
+    Raises ConfigError when `size` does not divide the ranks there are.
+    """
+    if size == 1:
+        return None
+    if world_size() % size:
+        raise ConfigError(f"sequence_parallel = {size} does not divide the {world_size()} ranks")
+    mine = None
+    for first in range(0, world_size(), size):
+        handle = dist.new_group(list(range(first, first + size)), timeout=STEP_TIMEOUT)
+        if first <= rank() < first + size:
+            mine = SequenceGroup(rank() - first, size, handle)
+    return mine
 
 
 def broadcast_bytes(data: bytes | None = None) -> bytes:

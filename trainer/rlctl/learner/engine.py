@@ -7,7 +7,7 @@ import warnings
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rlctl.learner.config import LearnerConfig
 
@@ -22,8 +22,8 @@ def deepspeed_config(config: LearnerConfig, ranks: int, device: torch.device) ->
         zero |= {"allgather_bucket_size": 200_000_000}
     if stage == 3:
         zero |= {"stage3_gather_16bit_weights_on_model_save": False}
-    if config.adam_offload and device.type == "cuda":
-        zero |= {"offload_optimizer": {"device": "cpu", "pin_memory": True}}
+    if config.adam_offload:
+        zero |= {"offload_optimizer": {"device": "cpu", "pin_memory": device.type == "cuda"}}
     tree: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
@@ -32,6 +32,8 @@ def deepspeed_config(config: LearnerConfig, ranks: int, device: torch.device) ->
         "gradient_clipping": 0.0 if clips_itself(config) else config.optimizer.max_grad_norm,
         "steps_per_print": None,
         "wall_clock_breakdown": False,
+        # Where the model is on the CPU too, PyTorch's AdamW does as well as DeepSpeed's, which must be compiled.
+        "zero_force_ds_cpu_optimizer": device.type == "cuda",
     }
     if config.dtype == "bfloat16":
         tree |= {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
@@ -59,6 +61,19 @@ def build_engine(module: nn.Module, config: LearnerConfig, ranks: int, device: t
         dist_init_required=False,
     )
     return engine
+
+
+def whole_gradient(engine: Any, config: LearnerConfig) -> Tensor:
+    """The reduced gradient before clipping: float32, flat, in the order of the parameters, on the CPU."""
+    from deepspeed.utils import safe_get_full_grad
+
+    parts = []
+    for parameter in engine.module.parameters():
+        if parameter.requires_grad:
+            gradient = parameter.grad if config.zero_stage == 0 else None
+            gradient = safe_get_full_grad(parameter) if gradient is None else gradient
+            parts.append(gradient.detach().float().flatten().cpu())
+    return torch.cat(parts)
 
 
 def _adamw(module: nn.Module, config: LearnerConfig, device: torch.device) -> torch.optim.Optimizer:

@@ -10,6 +10,7 @@ from rlctl.algorithms.logprobs import token_logprobs
 from rlctl.core.errors import ConfigError
 from rlctl.learner.batch import MicroBatch
 from rlctl.models.attention import place, take
+from rlctl.models.moe import balance_loss, experts_per_token, routers_of
 from rlctl.models.value_head import ValueModel
 from rlctl.models.widen import needs_widening
 
@@ -68,19 +69,18 @@ class PolicyForward(nn.Module):
             model.set_output_embeddings(head)
         self.model = model
         self.chunk = chunk
-        self.flash = model.config._attn_implementation == "flash_attention_2"
+        self.balance = False
+        """Whether to give the load-balancing loss of a mixture of experts too."""
 
-    def forward(self, batch: MicroBatch, temperature: float = 1.0, entropy: bool = False) -> Tensor:
-        """`[1, K]` log-probs of the wanted tokens, with `entropy` `[2, K]`, float32."""
-        hidden = self.model.base_model(
-            input_ids=batch.input_ids,
-            position_ids=batch.position_ids,
-            use_cache=False,
-            **batch.attention_inputs(self.flash),
-        ).last_hidden_state
+    def forward(
+        self, batch: MicroBatch, temperature: float = 1.0, entropy: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """`[1, K]` log-probs of the wanted tokens, with `entropy` `[2, K]`, float32; with `balance` its scalar too."""
+        hidden, balance = backbone_states(self.model.base_model, batch, self.balance)
         states_KD = take(hidden.flatten(0, 1), batch.states_K)
         head = self.model.get_output_embeddings()
-        return head(states_KD, batch.targets_K, temperature, self.chunk, entropy)
+        outputs = everywhere(head(states_KD, batch.targets_K, temperature, self.chunk, entropy), batch)
+        return outputs if balance is None else (outputs, balance)
 
 
 class ValueForward(nn.Module):
@@ -89,12 +89,37 @@ class ValueForward(nn.Module):
     def __init__(self, model: ValueModel) -> None:
         super().__init__()
         self.model = model
-        self.flash = model.config._attn_implementation == "flash_attention_2"
+        self.balance = False
 
-    def forward(self, batch: MicroBatch) -> Tensor:
-        """`[1, K]` values, float32."""
-        values = self.model(batch.input_ids, position_ids=batch.position_ids, **batch.attention_inputs(self.flash))
-        return take(values.flatten(), batch.states_K).unsqueeze(0)
+    def forward(self, batch: MicroBatch) -> Tensor | tuple[Tensor, Tensor]:
+        """`[1, K]` values, float32; with `balance` its scalar too."""
+        hidden, balance = backbone_states(self.model.backbone, batch, self.balance)
+        values = self.model.score(hidden).squeeze(-1).float()
+        outputs = everywhere(take(values.flatten(), batch.states_K).unsqueeze(0), batch)
+        return outputs if balance is None else (outputs, balance)
+
+
+def backbone_states(backbone: PreTrainedModel, batch: MicroBatch, balance: bool) -> tuple[Tensor, Tensor | None]:
+    """Last hidden states `[R, L, D]` (this rank's columns), and with `balance` the load-balancing loss."""
+    flash = backbone.config._attn_implementation == "flash_attention_2"
+    asked = {"output_router_logits": True} if balance else {}
+    output = backbone(
+        input_ids=batch.input_ids,
+        position_ids=batch.position_ids,
+        use_cache=False,
+        **batch.attention_inputs(flash),
+        **asked,
+    )
+    if not balance:
+        return output.last_hidden_state, None
+    top_k = experts_per_token(backbone.config)
+    summed = {"summed": batch.spread.group.summed} if batch.spread is not None else {}
+    return output.last_hidden_state, balance_loss(routers_of(output), batch.real_RL.flatten(), top_k, **summed)
+
+
+def everywhere(outputs: Tensor, batch: MicroBatch) -> Tensor:
+    """`[C, K]` of all wanted tokens: with sequence parallelism a rank has computed only those of its columns."""
+    return outputs if batch.spread is None else batch.spread.whole(outputs)
 
 
 def on_grid(values_K: Tensor, batch: MicroBatch) -> Tensor:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,67 +20,21 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from rlctl.core.errors import InvalidArgumentError
-from rlctl.learner import distributed, state
-from rlctl.learner.batch import MicroBatch, collate, empty, plan
+from rlctl.learner import distributed, folders, state
+from rlctl.learner.batch import MicroBatch, collate, empty, plan, spread
 from rlctl.learner.config import LearnerConfig
-from rlctl.learner.engine import build_engine, clips_itself
-from rlctl.learner.export import Weight, export, list_weights
+from rlctl.learner.ema import WeightAverage
+from rlctl.learner.engine import build_engine, clips_itself, whole_gradient
+from rlctl.learner.export import Weights
 from rlctl.learner.forward import PolicyForward, ValueForward, on_grid, split
+from rlctl.learner.loss import Batch, LossFn, LossOutput, Part, Totals
 from rlctl.learner.prepare import prepare
 from rlctl.learner.schedule import learning_rate
 from rlctl.learner.sequence import Sequence
-from rlctl.models.save import save_model
+from rlctl.learner.share import Share, pool, split_up
 from rlctl.models.value_head import ValueModel
 
-
-@dataclass(frozen=True)
-class Batch:
-    """What a LossFn sees of one micro-batch: B sequences, T the longest response."""
-
-    outputs_BT: Tensor
-    """Log-probs or values, float32, with gradient; 0 where `mask_BT` is False."""
-    entropy_BT: Tensor | None
-    rows_BT: tuple[Tensor, ...]
-    """All rows of the forward pass's output, `outputs_BT` first (a forward pass of one's own may give more)."""
-    mask_BT: Tensor
-    """The trained tokens."""
-    lengths_B: Tensor
-    fields: dict[str, Tensor]
-    """float32 `[B, T]`."""
-    scalars: dict[str, Tensor]
-    """float32 `[B]`."""
-
-    @property
-    def logprobs_BT(self) -> Tensor:
-        return self.outputs_BT
-
-    @property
-    def values_BT(self) -> Tensor:
-        return self.outputs_BT
-
-
-@dataclass(frozen=True)
-class Totals:
-    """Sums over all ranks and micro-batches of the optimizer step."""
-
-    tokens: int
-    """Trained tokens."""
-    sequences: int
-    """Sequences with at least one trained token."""
-
-
-@dataclass(frozen=True)
-class LossOutput:
-    """The share of one micro-batch."""
-
-    loss: Tensor
-    """Scalar, already divided by the totals."""
-    metrics: dict[str, tuple[Tensor | float, Tensor | float]] = field(default_factory=dict)
-    """Name -> (sum, count); reported is the global sum over the global count."""
-
-
-LossFn = Callable[[Batch, Totals], LossOutput]
+__all__ = ["Batch", "Learner", "LossFn", "LossOutput", "Part", "Totals"]
 
 
 class Learner:
@@ -107,12 +61,17 @@ class Learner:
         self.steps = 0
         torch.manual_seed(seed + distributed.rank())
         assert isinstance(model, ValueModel) == value
-        model = prepare(model, config)
+        self._group = distributed.sequence_group(config.sequence_parallel)
+        model = prepare(model, config, self.device)
         self._model = model
         module = ValueForward(model) if isinstance(model, ValueModel) else forward(model, config.logits_chunk)
-        self._weights: list[Weight] = list_weights(model)
-        self._engine = build_engine(module, config, distributed.world_size(), self.device)
+        module.balance = config.aux_loss_coef > 0
         self._partitioned = config.zero_stage == 3
+        self._weights = Weights(model, self._partitioned)
+        self._engine = build_engine(module, config, distributed.world_size(), self.device)
+        self._average: WeightAverage | None = None
+        if config.ema_decay is not None:
+            self._average = WeightAverage(module, config.ema_decay, self._partitioned, distributed.rank())
 
     @property
     def model_config(self) -> PretrainedConfig:
@@ -135,16 +94,18 @@ class Learner:
     @torch.no_grad()
     def _infer(self, sequences: Seq[Sequence], temperature: float = 1.0, entropy: bool = False) -> list[Tensor]:
         self._engine.eval()
+        own = len(sequences)
+        sequences, first = pool(sequences, self._group)
         results: list[Tensor] = [torch.empty(0)] * len(sequences)
         batches = plan([len(s) for s in sequences], self.config.micro_batch_tokens, self.config.packing)
         for indices in batches:
             batch = self._collate([sequences[i] for i in indices], trained_only=False)
-            outputs = self._forward(self._engine.module, batch, temperature, entropy)
+            outputs, _ = self._forward(self._engine.module, batch, temperature, entropy)
             for index, part in zip(indices, split(outputs[1 if entropy else 0].cpu(), batch), strict=True):
                 results[index] = part
         for _ in range(self._missing(len(batches))):
-            self._forward(self._engine.module, empty(self.device), temperature, entropy)
-        return results
+            self._forward(self._engine.module, self._empty(), temperature, entropy)
+        return results[first : first + own]
 
     @torch.no_grad()
     def measure(self, sequences: Seq[Sequence], loss: LossFn, *, group: int = 1) -> dict[str, float]:
@@ -153,14 +114,13 @@ class Learner:
         In eval mode, without a gradient; `group` as of `step`.
         """
         self._engine.eval()
-        trained, batches, totals, _ = self._split(sequences, group)
+        share = split_up(Part(sequences, loss, group=group), self.config, self._group)
         sums = state.MetricSums()
-        for indices in batches:
-            batch = self._collate([trained[i] for i in indices], trained_only=True)
-            output = self._loss(self._engine.module, batch, totals, loss, 1.0, False)
-            sums.add(output.metrics | {"loss": (output.loss, 0.0)})
-        for _ in range(self._missing(len(batches))):
-            self._forward(self._engine.module, empty(self.device), 1.0, False)
+        for indices in share.batches:
+            output, _ = self._loss(self._engine.module, share, indices)
+            self._count(sums, output)
+        for _ in range(self._missing(len(share.batches))):
+            self._forward(self._engine.module, self._empty(), 1.0, False)
         return sums.reduced()
 
     def _missing(self, count: int) -> int:
@@ -179,14 +139,16 @@ class Learner:
         temperature: float = 1.0,
         entropy: bool = False,
         group: int = 1,
+        also: Seq[Part] = (),
     ) -> dict[str, float]:
         """One optimizer step over the shares of all ranks (all call it together; a share may be empty).
 
         Every `group` neighbours of `sequences` meet in one micro-batch (in any order there, and left out together
-        when one has no trained token). Returns the metrics of `loss`, `loss`, `grad_norm` (before clipping) and
-        `learning_rate`, the same on every rank. Raises InvalidArgumentError when no rank has a trained token.
+        when one has no trained token). The gradients of `also`, each over its own totals, are added. Returns the
+        metrics of the losses, their sum `loss`, `grad_norm` (before clipping), `learning_rate` and, of a mixture of
+        experts, `aux_loss`, the same on every rank. Raises InvalidArgumentError when no rank has a trained token.
         """
-        metrics = self.accumulate(sequences, loss, temperature=temperature, entropy=entropy, group=group)
+        metrics = self.accumulate(sequences, loss, temperature=temperature, entropy=entropy, group=group, also=also)
         return metrics | self.apply()
 
     def accumulate(
@@ -197,50 +159,64 @@ class Learner:
         temperature: float = 1.0,
         entropy: bool = False,
         group: int = 1,
+        also: Seq[Part] = (),
     ) -> dict[str, float]:
         """The backward passes of a step, up to the reduced gradient. `apply` must follow."""
-        trained, batches, totals, passes = self._split(sequences, group)
+        parts = [Part(sequences, loss, temperature, entropy, group), *also]
+        shares = [split_up(part, self.config, self._group) for part in parts]
+        everything = sum(share.length for share in shares)
         self._engine.train()
         sums = state.MetricSums()
-        for number in range(passes):
-            self._engine.set_gradient_accumulation_boundary(number == passes - 1)
-            if number < len(batches):
-                batch = self._collate([trained[i] for i in batches[number]], trained_only=True)
-                output = self._loss(self._engine, batch, totals, loss, temperature, entropy)
-                sums.add(output.metrics | {"loss": (output.loss, 0.0)})
-                share = output.loss * distributed.world_size()
-            else:
-                share = self._forward(self._engine, empty(self.device), temperature, entropy).sum() * 0.0
-            self._engine.backward(share)
+        left = sum(share.passes for share in shares)
+        for share in shares:
+            for number in range(share.passes):
+                left -= 1
+                self._engine.set_gradient_accumulation_boundary(left == 0)
+                if number < len(share.batches):
+                    total = self._train(share, share.batches[number], everything, sums)
+                else:
+                    outputs, balance = self._forward(
+                        self._engine, self._empty(), share.part.temperature, share.part.entropy
+                    )
+                    total = outputs.sum() * 0.0 + (0.0 if balance is None else balance * 0.0)
+                self._engine.backward(total * distributed.world_size())
         return sums.reduced()
 
-    def _split(self, sequences: Seq[Sequence], group: int) -> tuple[list[Sequence], list[list[int]], Totals, int]:
-        """The sequences with trained tokens, their micro-batches, and over all ranks the totals and most passes."""
-        groups = (sequences[first : first + group] for first in range(0, len(sequences), group))
-        trained = [s for each in groups if all(bool(s.mask.any()) for s in each) for s in each]
-        batches = plan([len(s) for s in trained], self.config.micro_batch_tokens, self.config.packing, group)
-        mine = [float(sum(int(s.mask.sum()) for s in trained)), float(len(trained)), float(len(batches))]
-        everyone = distributed.all_gather_floats(mine)
-        totals = Totals(int(sum(r[0] for r in everyone)), int(sum(r[1] for r in everyone)))
-        if totals.tokens == 0:
-            raise InvalidArgumentError("no sequence of this step has a trained token", reason="NOTHING_TO_TRAIN")
-        return trained, batches, totals, int(max(r[2] for r in everyone))
+    def _train(self, share: Share, indices: list[int], everything: int, sums: state.MetricSums) -> Tensor:
+        """What one micro-batch adds to the loss of the step, `everything` tokens long.
 
-    def _loss(
-        self, module: Any, batch: MicroBatch, totals: Totals, loss: LossFn, temperature: float, entropy: bool
-    ) -> LossOutput:
-        outputs = self._forward(module, batch, temperature, entropy)
+        The load-balancing loss is not linear in the tokens (it is a product of two means), so it cannot be
+        independent of the split; a micro-batch's weighs as much as its share of all tokens.
+        """
+        output, balance = self._loss(self._engine, share, indices)
+        self._count(sums, output)
+        if balance is None:
+            return output.loss
+        tokens = float(sum(len(share.trained[index]) for index in indices))
+        if self._group is None or self._group.rank == 0:
+            sums.add({"aux_loss": (balance.detach() * tokens, tokens)})
+        return output.loss + self.config.aux_loss_coef * tokens / everything * balance
+
+    def _count(self, sums: state.MetricSums, output: LossOutput) -> None:
+        """The ranks of a sequence-parallel group have the same numbers: one of them counts."""
+        if self._group is None or self._group.rank == 0:
+            sums.add(output.metrics | {"loss": (output.loss, 0.0)})
+
+    def _loss(self, module: Any, share: Share, indices: list[int]) -> tuple[LossOutput, Tensor | None]:
+        part = share.part
+        batch = self._collate([share.trained[index] for index in indices], trained_only=True)
+        outputs, balance = self._forward(module, batch, part.temperature, part.entropy)
         rows = tuple(on_grid(row, batch) for row in outputs)
         seen = Batch(
             outputs_BT=rows[0],
-            entropy_BT=rows[1] if entropy else None,
+            entropy_BT=rows[1] if part.entropy else None,
             rows_BT=rows,
             mask_BT=batch.mask_BT,
             lengths_B=batch.lengths_B,
             fields=batch.fields,
             scalars=batch.scalars,
         )
-        return loss(seen, totals)
+        return part.loss(seen, share.totals), balance
 
     def apply(self) -> dict[str, float]:
         """Clips and takes the optimizer step."""
@@ -254,6 +230,8 @@ class Learner:
             norm = nn.utils.clip_grad_norm_([p for p in self._engine.module.parameters() if p.requires_grad], limit)
         self._engine.step()
         self.steps += 1
+        if self._average is not None:
+            self._average.update()
         norm = self._engine.get_global_grad_norm() if norm is None else norm
         return {"grad_norm": float(norm), "learning_rate": rate}
 
@@ -262,22 +240,14 @@ class Learner:
 
         All ranks call it together.
         """
-        from deepspeed.utils import safe_get_full_grad
-
-        parts = []
-        for parameter in self._engine.module.parameters():
-            if parameter.requires_grad:
-                gradient = parameter.grad if self.config.zero_stage == 0 else None
-                gradient = safe_get_full_grad(parameter) if gradient is None else gradient
-                parts.append(gradient.detach().float().flatten().cpu())
-        return torch.cat(parts)
+        return whole_gradient(self._engine, self.config)
 
     # -- weights and checkpoints --------------------------------------------------------------------------------
 
     def weight_manifest(self) -> list[tuple[str, str, tuple[int, ...]]]:
         """(name, dtype, shape) of what `export_weights` gives, in its order."""
         dtype = self.config.dtype
-        return [(weight.name, dtype, weight.shape) for weight in self._weights]
+        return [(name, dtype, shape) for name, shape in self._weights.shapes()]
 
     def export_weights(self) -> Iterator[tuple[str, Tensor]]:
         """(Hugging Face name, tensor) of all weights, tied ones once, adapters merged, in `config.dtype`.
@@ -285,11 +255,15 @@ class Learner:
         Under ZeRO-3 each is gathered while it is the current one, so every rank must iterate to the end. A tensor
         may alias the live weight: use or copy it before the next.
         """
-        for name, tensor in export(self._weights, self._partitioned):
+        for name, tensor in self._weights:
             yield name, tensor.to(getattr(torch, self.config.dtype))
 
+    def averaged(self) -> AbstractContextManager[None]:
+        """Inside the block the model is its moving average (`ema_decay`), for evaluation and export."""
+        return nullcontext() if self._average is None else self._average.swapped_in()
+
     def save(self, folder: Path) -> None:
-        """Writes weights, optimizer, schedule and RNG of every rank below `folder` (all ranks call it).
+        """Writes weights, optimizer, schedule, average and RNG of every rank below `folder` (all ranks call it).
 
         The files are those of this number of ranks and this ZeRO stage. The caller makes the commit atomic.
         """
@@ -297,6 +271,8 @@ class Learner:
         lora = self.config.lora is not None
         self._engine.save_checkpoint(str(folder), tag="engine", save_latest=False, exclude_frozen_parameters=lora)
         state.save_rank(folder, distributed.rank(), self.device)
+        if self._average is not None:
+            self._average.save(folder)
         if distributed.rank() == 0:
             facts = {"steps": self.steps, "ranks": distributed.world_size(), "zero_stage": self.config.zero_stage}
             (folder / "learner.json").write_text(json.dumps(facts))
@@ -310,37 +286,43 @@ class Learner:
         facts = state.read_facts(folder, distributed.world_size(), self.config.zero_stage)
         self._engine.load_checkpoint(str(folder), tag="engine", load_module_strict=self.config.lora is None)
         state.load_rank(folder, distributed.rank(), self.device)
+        if self._average is not None:
+            self._average.load(folder)
         self.steps = facts["steps"]
         distributed.barrier()
 
     def save_hf(self, folder: Path, tokenizer: PreTrainedTokenizerBase | None) -> None:
-        """Writes a Hugging Face folder on rank 0 (all ranks call it)."""
-        weights = self.export_weights()
-        if distributed.rank() == 0:
-            model = self._model
-            backbone = model.backbone if isinstance(model, ValueModel) else model
-            architecture = None
-            if isinstance(model, ValueModel):
-                architecture = type(backbone).__name__.removesuffix("Model") + "ForSequenceClassification"
-            save_model(
-                folder,
-                backbone.config,
-                weights,
-                tokenizer,
-                generation_config=getattr(backbone, "generation_config", None),
-                architecture=architecture,
-            )
-        else:
-            for _ in weights:
-                pass
+        """Writes a Hugging Face folder on rank 0 (all ranks call it).
+
+        Adapters are merged, and lie in its folder `adapter` too, as peft loads them. The moving average is in the
+        folder `ema`, or with `ema_as_model` it is the model.
+        """
+        with self.averaged() if self.config.ema_as_model else nullcontext():
+            self._write(folder, tokenizer)
+        if self._average is not None and not self.config.ema_as_model:
+            with self.averaged():
+                self._write(folder / folders.EMA, tokenizer)
+
+    def _write(self, folder: Path, tokenizer: PreTrainedTokenizerBase | None) -> None:
+        folders.write(folder, self._model, self.export_weights(), tokenizer)
+        if self.config.lora is not None:
+            folders.write_adapter(folder / folders.ADAPTER, self._model, self._partitioned)
         distributed.barrier()
 
     # -- shared -------------------------------------------------------------------------------------------------
 
     def _collate(self, sequences: Seq[Sequence], *, trained_only: bool) -> MicroBatch:
-        return collate(sequences, packing=self.config.packing, trained_only=trained_only, device=self.device)
+        batch = collate(sequences, packing=self.config.packing, trained_only=trained_only, device=self.device)
+        return batch if self._group is None else spread(batch, self._group)
 
-    def _forward(self, module: Any, batch: MicroBatch, temperature: float, entropy: bool) -> Tensor:
-        if isinstance(self._model, ValueModel):
-            return module(batch)
-        return module(batch, temperature, entropy)
+    def _empty(self) -> MicroBatch:
+        batch = empty(self.device)
+        return batch if self._group is None else spread(batch, self._group)
+
+    def _forward(
+        self, module: Any, batch: MicroBatch, temperature: float, entropy: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """The outputs `[C, K]`, and the load-balancing loss where it is asked for."""
+        arguments = () if isinstance(self._model, ValueModel) else (temperature, entropy)
+        found = module(batch, *arguments)
+        return found if isinstance(found, tuple) else (found, None)

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+import torch
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from rlctl.core.errors import ConfigError
 from rlctl.learner.config import LearnerConfig, LoRAConfig
+from rlctl.models.moe import expert_blocks, experts_per_token
+from rlctl.models.quantize import quantize_linears
 from rlctl.models.value_head import ValueModel
 from rlctl.models.widen import widen_linears
 
 M = TypeVar("M", PreTrainedModel, ValueModel)
 
 
-def prepare(model: M, config: LearnerConfig) -> M:
-    """Applies the settings to the model, in place, and returns it."""
+def prepare(model: M, config: LearnerConfig, device: torch.device) -> M:
+    """Applies the settings to the model, in place, and returns it. 4-bit weights go to `device`."""
     backbone = model.backbone if isinstance(model, ValueModel) else model
     if config.lora is not None:
+        if config.lora.quantize_4bit:
+            head = backbone.get_output_embeddings()
+            quantize_linears(backbone, [] if head is None else [head], device)
         _add_adapters(model, backbone, config.lora)
+    if config.aux_loss_coef:
+        experts_per_token(backbone.config)
+    if config.zero_stage == 3 and (blocks := expert_blocks(model)):
+        from deepspeed.utils import set_z3_leaf_modules
+
+        set_z3_leaf_modules(model, blocks)
     if config.gradient_checkpointing:
         backbone.gradient_checkpointing_enable({"use_reentrant": False})
         if config.lora is not None:
@@ -35,8 +46,6 @@ def prepare(model: M, config: LearnerConfig) -> M:
 
 def _add_adapters(model: nn.Module, backbone: PreTrainedModel, lora: LoRAConfig) -> None:
     """LoRA (Hu et al., 2021) on the backbone; all else is frozen, but for a value model's head."""
-    if lora.quantize_4bit:
-        raise ConfigError("lora.quantize_4bit: this learner holds no 4-bit weights; set it to false")
     from peft import LoraConfig, inject_adapter_in_model
 
     settings = LoraConfig(

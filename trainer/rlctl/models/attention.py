@@ -19,6 +19,7 @@ from torch.autograd.function import once_differentiable
 from transformers import AttentionInterface, PretrainedConfig
 
 from rlctl.core.errors import ConfigError
+from rlctl.models.sequence_parallel import SequenceGroup, spread_heads
 from rlctl.models.widen import needs_widening
 
 NAME = "rlctl_causal"
@@ -43,6 +44,12 @@ class Layout:
     """How the tokens of a forward pass belong to sequences; no buckets: one sequence a row, padded on the right."""
 
     buckets: tuple[Bucket, ...] = ()
+    group: SequenceGroup | None = None
+    """The columns are split over these ranks; everything else here is about the whole."""
+    cu_lengths: Tensor | None = None
+    """Cumulative lengths of a packed row for flash attention, int32."""
+    max_length: int = 0
+    """Longest sequence, tokens."""
 
 
 class _Take(torch.autograd.Function):
@@ -184,10 +191,22 @@ def attention(
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     kernel: str = cast(PretrainedConfig, module.config).rlctl_kernel
     q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+    if layout.group is None:
+        return _causal(q, k, v, layout, scale, sliding_window, kernel), None
+    repeat = spread_heads(k.shape[2], q.shape[2], layout.group.size)
+    k, v = (x.repeat_interleave(repeat, 2) if repeat > 1 else x for x in (k, v))
+    q, k, v = (layout.group.to_heads(x) for x in (q, k, v))
+    return layout.group.to_columns(_causal(q, k, v, layout, scale, sliding_window, kernel)), None
+
+
+def _causal(
+    q: Tensor, k: Tensor, v: Tensor, layout: Layout, scale: float, sliding_window: int | None, kernel: str
+) -> Tensor:
+    """Whole rows, packed or padded: `[R, L, H, D]`."""
     if not layout.buckets:
-        return _grid(q, k, v, scale, sliding_window, kernel), None
+        return _grid(q, k, v, scale, sliding_window, kernel)
     q, k, v = q[0], k[0], v[0]
-    whole = len(layout.buckets) == 1
+    whole = len(layout.buckets) == 1 and layout.buckets[0].tokens_M.numel() == q.shape[0]
     out: Tensor | None = None
     for bucket in layout.buckets:
         cells, shape = bucket.rows * bucket.length, (bucket.rows, bucket.length)
@@ -195,11 +214,11 @@ def attention(
         gq, gk, gv = (place(x, bucket.slots_M, cells).view(*shape, *x.shape[1:]) for x in parts)
         rows = take(_grid(gq, gk, gv, scale, sliding_window, kernel).flatten(0, 1), bucket.slots_M)
         if whole:
-            return rows.unsqueeze(0), None
+            return rows.unsqueeze(0)
         rows = place(rows, bucket.tokens_M, q.shape[0])
         out = rows if out is None else out + rows
     assert out is not None
-    return out.unsqueeze(0), None
+    return out.unsqueeze(0)
 
 
 AttentionInterface.register(NAME, attention)

@@ -1,0 +1,120 @@
+"""What each job is made of: how its data is read, its model, and its objective."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rlctl.data.kto import load_kto
+from rlctl.data.preference import load_preferences
+from rlctl.data.process import load_process, reward_tokens
+from rlctl.data.supervised import load_supervised
+from rlctl.learner.config import LearnerConfig
+from rlctl.learner.learner import Learner
+from rlctl.models.load import load_causal_lm, load_tokenizer, load_value_model
+from rlctl.models.source import resolve
+from rlctl.offline import dpo, kd, kto, prm, rm, sft
+from rlctl.offline.config import (
+    DPOConfig,
+    Job,
+    KDConfig,
+    KTOConfig,
+    OfflineConfig,
+    PRMConfig,
+    RMConfig,
+    SFTConfig,
+)
+from rlctl.offline.objective import Item, Objective
+from rlctl.offline.reference import Reference
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an objective is built: the folder of the first weights, their tokenizer, and the schedule's length."""
+
+    folder: Path
+    tokenizer: PreTrainedTokenizerBase
+    steps: int
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a job is put together."""
+
+    load: Callable[[Any, Any], Any]
+    """(settings of a data set, tokenizer) -> its examples."""
+    to_items: Callable[[Sequence[Any]], list[Item]]
+    build: Callable[[Any, Place], Objective]
+    """(settings of the job, place) -> the objective around its learner."""
+
+
+def _each(to_item: Callable[[Any], Item]) -> Callable[[Sequence[Any]], list[Item]]:
+    return lambda examples: [to_item(example) for example in examples]
+
+
+def _sft(config: SFTConfig, place: Place) -> Objective:
+    return sft.SFTObjective(_policy_learner(config, place, forward=sft.GreedyForward))
+
+
+def _rm(config: RMConfig, place: Place) -> Objective:
+    settings = config.learner
+    model = load_value_model(
+        place.folder,
+        settings.dtype,
+        settings.attention,
+        seed=config.seed,
+        trust_remote_code=settings.trust_remote_code,
+    )
+    rm.choose_pad(place.tokenizer, model)
+    return rm.RMObjective(Learner(model, settings, total_steps=place.steps, value=True, seed=config.seed))
+
+
+def _dpo(config: DPOConfig, place: Place) -> Objective:
+    return dpo.DPOObjective(_policy_learner(config, place), config, _reference(config, place))
+
+
+def _kto(config: KTOConfig, place: Place) -> Objective:
+    return kto.KTOObjective(_policy_learner(config, place), config, _reference(config, place))
+
+
+def _kd(config: KDConfig, place: Place) -> Objective:
+    folder = resolve(config.teacher)
+    kd.check_tokenizers(place.tokenizer, load_tokenizer(folder, config.learner.trust_remote_code))
+    # The learner has set the device by the time it wraps the model.
+    teacher = _load(folder, config.learner)
+    learner = _policy_learner(config, place, forward=partial(kd.DistillForward, teacher=teacher))
+    return kd.KDObjective(learner, config.alpha)
+
+
+def _prm(config: PRMConfig, place: Place) -> Objective:
+    tokens = reward_tokens(config.data[0], place.tokenizer)
+    learner = _policy_learner(config, place, forward=partial(prm.RewardForward, tokens=tokens))
+    return prm.PRMObjective(learner, soft=config.soft_labels)
+
+
+def _reference(config: DPOConfig | KTOConfig, place: Place) -> Reference:
+    return Reference(config.reference, str(place.folder), config.learner, config.run_dir)
+
+
+def _policy_learner(config: OfflineConfig, place: Place, **more: Any) -> Learner:
+    model = _load(place.folder, config.learner)
+    return Learner(model, config.learner, total_steps=place.steps, seed=config.seed, **more)
+
+
+def _load(folder: Path, settings: LearnerConfig) -> PreTrainedModel:
+    return load_causal_lm(folder, settings.dtype, settings.attention, trust_remote_code=settings.trust_remote_code)
+
+
+RECIPES: dict[Job, Recipe] = {
+    "sft": Recipe(load_supervised, _each(sft.to_item), _sft),
+    "rm": Recipe(load_preferences, _each(rm.to_item), _rm),
+    "dpo": Recipe(load_preferences, _each(dpo.to_item), _dpo),
+    "kto": Recipe(load_kto, kto.to_items, _kto),
+    "kd": Recipe(load_supervised, _each(sft.to_item), _kd),
+    "prm": Recipe(load_process, _each(prm.to_item), _prm),
+}
