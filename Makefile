@@ -59,7 +59,7 @@ protos: setup ## lint the contract and write its Python code
 	protos/generate.sh
 
 docs: setup ## write the generated pages: docs/settings.md, docs/metrics.md
-	$(BIN)/rlctl settings --markdown > docs/settings.md
+	$(BIN)/rlctl settings --markdown docs/settings.md
 	$(BIN)/python -m rlctl.trainer.metrics_table > docs/metrics.md
 
 lock: ## resolve the locked versions anew
