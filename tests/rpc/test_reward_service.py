@@ -202,7 +202,7 @@ async def test_the_process_says_what_is_missing_and_ends():
         env={"PYTHONPATH": ":".join(sys.path)}, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     _, printed = await process.communicate()
-    assert process.returncode == 1
+    assert process.returncode == 2, "wrong settings: not worth another start"
     assert "there is no file" in printed.decode()
     assert "nowhere.py; set path" in printed.decode()
     assert "Traceback" not in printed.decode()

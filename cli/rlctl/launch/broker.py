@@ -48,7 +48,7 @@ def main() -> int:
         logger.info("serving on %s", server.start())
     except RlctlError as error:
         logger.error("%s", error)
-        return 1
+        return error.exit_code
     assert server.process is not None
     while not shutdown.requested.wait(POLL_S):
         if server.process.poll() is not None and not shutdown.requested.is_set():

@@ -34,7 +34,7 @@ def main() -> int:
         export(config)
     except RlctlError as error:
         logger.error("%s", error.message)
-        return 1
+        return error.exit_code
     return 0
 
 

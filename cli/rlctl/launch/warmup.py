@@ -125,7 +125,7 @@ def main() -> int:
         warm_up(Path(sys.argv[1]), int(sys.argv[2]), progress)
     except RlctlError as error:
         logger.error("%s", error.message)
-        return 1
+        return error.exit_code
     return 0
 
 

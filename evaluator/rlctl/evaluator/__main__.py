@@ -16,7 +16,7 @@ def main() -> int:
         config = arguments(EvaluatorServiceConfig)
     except RlctlError as error:
         logger.error("%s", error.message)
-        return 1
+        return error.exit_code
     from rlctl.evaluator.servicer import EvaluatorHosted
     from rlctl.rpc.service import run
 

@@ -78,7 +78,7 @@ class Connection:
             )
         raise UnavailableError(
             f"no NATS server answered at {connection.url} within {config.connect_timeout_s:g} s "
-            f"({connection._error or 'no answer'}): start one, or set bus.url to where it listens",
+            f"({connection._error or 'no answer'}): start one there, or correct the address",
             url=connection.url,
         )
 

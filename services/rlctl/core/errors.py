@@ -26,6 +26,8 @@ class RlctlError(Exception):
     """
 
     reason = "UNKNOWN"
+    #: What a process that ends with it exits with; 2: started again as it is, it would end so again.
+    exit_code = 1
 
     def __init__(self, message: str, *, reason: str | None = None, **metadata: object) -> None:
         super().__init__(message)
@@ -40,6 +42,7 @@ class InvalidArgumentError(RlctlError):
 
 
 class ConfigError(InvalidArgumentError):
+    exit_code = 2
     reason = "INVALID_CONFIG"
 
 

@@ -20,7 +20,7 @@ def main() -> int:
         config = arguments(CriticConfig)
     except RlctlError as error:
         logger.error("%s", error.message)
-        return 1
+        return error.exit_code
     set_threads(config.learner.threads)
     if rank:
         return _follow(config, logger)
@@ -40,7 +40,7 @@ def _follow(config: CriticConfig, logger: logging.Logger) -> int:
         CriticEngine(config).follow()
     except RlctlError as error:
         logger.error("%s", error.message)
-        return 1
+        return error.exit_code
     except RuntimeError:
         logger.critical("rank 0 is gone, or this rank failed; this process ends", exc_info=True)
         return 1

@@ -17,7 +17,7 @@ def main() -> int:
         config = arguments(GenerationConfig)
     except RlctlError as error:
         logger.error("%s", error.message)
-        return 1
+        return error.exit_code
     set_threads(config.threads)
     from rlctl.generation.hosted import GenerationHosted
     from rlctl.rpc.service import run

@@ -52,14 +52,16 @@ class VllmEngine:
         try:
             # Takes seconds to minutes, in which the server answers health checks.
             await asyncio.to_thread(self._start)
-        except (ValueError, RuntimeError, OSError, NotImplementedError) as error:
-            raise ConfigError(
-                f"vLLM cannot serve {self._folder}: {first_line(error)} (its own words stand above in the log)",
-                reason="ENGINE_NOT_STARTED",
-            ) from error
+        except (ValueError, NotImplementedError) as error:
+            raise ConfigError(self._not_started(error), reason="ENGINE_NOT_STARTED") from error
+        except (RuntimeError, OSError) as error:
+            raise UnavailableError(self._not_started(error), reason="ENGINE_NOT_STARTED") from error
         llm = self._engine()
         self.info = ModelInfo(llm.model_config.max_model_len, llm.model_config.hf_text_config.vocab_size)
         await llm.update_weight_version(FIRST_VERSION)
+
+    def _not_started(self, error: Exception) -> str:
+        return f"vLLM cannot serve {self._folder}: {first_line(error)} (its own words stand above in the log)"
 
     def _start(self) -> None:
         on_cpu = not torch.cuda.is_available()

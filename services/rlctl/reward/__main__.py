@@ -16,7 +16,7 @@ def main() -> int:
         config = arguments(RewardConfig)
     except RlctlError as error:
         logger.error("%s", error.message)
-        return 1
+        return error.exit_code
     set_threads(config.threads)
     from rlctl.reward.servicer import RewardHosted
     from rlctl.rpc.service import run

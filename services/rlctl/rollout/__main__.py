@@ -20,7 +20,7 @@ def main() -> int:
         return run("rollout", server_config(config), HostedWorker(config))
     except RlctlError as error:
         logger.error("%s", error.message)
-        return 1
+        return error.exit_code
 
 
 if __name__ == "__main__":

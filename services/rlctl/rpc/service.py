@@ -197,7 +197,8 @@ async def start(name: str, config: ServerConfig, hosted: Hosted) -> RunningServi
 def run(name: str, config: ServerConfig, hosted: Hosted) -> int:
     """Serves until SIGTERM or SIGINT, drains, and returns the process's exit code.
 
-    0 after a signal; 1, with the message in the log, when it cannot bind or load, or loses the registry for good.
+    0 after a signal; the error's own, with its message in the log, when it cannot bind or load, or loses the registry
+    for good.
     """
     log.setup(name)
     shutdown = Shutdown().install()
@@ -222,7 +223,7 @@ async def _serve(service: RunningService, requested: threading.Event) -> int:
         _log.info("%s was asked to end", service.name)
     except RlctlError as error:
         _log.error("%s", error.message)
-        code = 1
+        code = error.exit_code
     except Exception:
         _log.exception("%s failed", service.name)
         code = 1

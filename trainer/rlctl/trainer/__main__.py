@@ -20,7 +20,7 @@ def main() -> int:
         run_rank(config)
     except RlctlError as error:
         logger.error("%s", error.message)
-        return 1
+        return error.exit_code
     return 0
 
 
