@@ -61,11 +61,10 @@ def dpo_by_hand(policy: PreTrainedModel, other: PreTrainedModel) -> Tensor:
     loss, nats, tokens = torch.zeros(()), torch.zeros(()), 0
     for pair in draw()[1]:
         chosen = logprobs(policy, pair.prompt_ids, pair.chosen_ids)
-        ratios = [chosen.sum(), logprobs(policy, pair.prompt_ids, pair.rejected_ids).sum()]
         with torch.no_grad():
-            ratios[0] = ratios[0] - logprobs(other, pair.prompt_ids, pair.chosen_ids).sum()
-            ratios[1] = ratios[1] - logprobs(other, pair.prompt_ids, pair.rejected_ids).sum()
-        z = BETA * (ratios[0] - ratios[1])
+            frozen = [logprobs(other, pair.prompt_ids, ids).sum() for ids in (pair.chosen_ids, pair.rejected_ids)]
+        rejected = logprobs(policy, pair.prompt_ids, pair.rejected_ids)
+        z = BETA * ((chosen.sum() - frozen[0]) - (rejected.sum() - frozen[1]))
         loss = loss - 0.9 * logsigmoid(z) - 0.1 * logsigmoid(-z)
         nats, tokens = nats - chosen.sum(), tokens + len(chosen)
     return loss / COUNT + 0.2 * nats / tokens
@@ -147,8 +146,8 @@ def test_loss_and_gradient_are_those_of_plain_transformers(found, folders, name)
     split = found[name]["1 ranks/zero0/padded-4096"]
     assert float((split - wanted).norm() / wanted.norm()) < 1e-5
     trained, measured, _ = found[name]["1 ranks/zero0/padded-4096.loss"].tolist()
-    assert trained == pytest.approx(float(loss), rel=1e-5)
-    assert measured == pytest.approx(float(loss), rel=1e-5)
+    assert trained == pytest.approx(loss.item(), rel=1e-5)
+    assert measured == pytest.approx(loss.item(), rel=1e-5)
 
 
 def test_reward_model_reads_the_last_token(found, folders):
@@ -168,7 +167,7 @@ def test_reward_model_reads_the_last_token(found, folders):
     split = found["rm"]["1 ranks/zero0/padded-4096"]
     assert float((split - wanted).norm() / wanted.norm()) < 1e-5
     numbers = found["rm"]["1 ranks/zero0/padded-4096.loss"].tolist()
-    assert numbers == pytest.approx([float(loss), float(loss), right / COUNT], rel=1e-5)
+    assert numbers == pytest.approx([loss.item(), loss.item(), right / COUNT], rel=1e-5)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
