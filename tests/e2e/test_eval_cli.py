@@ -77,6 +77,25 @@ def test_a_dry_run_asks_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "evaluation").exists()
 
 
+def test_a_dry_run_of_what_asks_no_judge_or_has_no_outputs_yet(tmp_path: Path) -> None:
+    write_pairs(tmp_path, 7)
+    done = _eval("--gold", "gold.jsonl", "--mode", "single", "--dry-run", cwd=tmp_path)
+    assert done.stdout.startswith("7 records, 0 calls,")
+    # 40 gold questions make 20 pairs.
+    done = _eval("--gold", "gold.jsonl", "--model", "x", "--samples", "3", "--dry-run", cwd=tmp_path)
+    assert done.stdout.startswith("60 records, 60 calls,")
+    assert _eval("--demo", "--dry-run", cwd=tmp_path).stdout.startswith("50 records, 50 calls,")
+    assert not (tmp_path / "evaluation").exists()
+
+
+def test_any_terminal_and_any_proxy_will_do(tmp_path: Path) -> None:
+    proxies = dict.fromkeys(("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"), "socks5://127.0.0.1:9")
+    done = _eval("--demo", "--language", "zh", cwd=tmp_path, PYTHONIOENCODING="ascii", **proxies)
+    assert done.returncode == 0, done.stderr
+    assert "35/49" in done.stdout
+    assert done.stdout.isascii()
+
+
 @pytest.mark.parametrize("arguments, words", [
     (("--judge", "deepsek"), "judges.0.preset"),
     (("--outputs", "nowhere", "--judge", "rules"), "there is no folder nowhere"),
@@ -87,6 +106,13 @@ def test_a_dry_run_asks_nothing(tmp_path: Path) -> None:
     (("--judge-model", "a", "--judge-model", "b"), "2 --judge-model for 1 --judge"),
     (("--price", "cheap"), "write HIT,MISS,OUTPUT"),
     (("--judge", "rules", "--judge", "local"), "stands alone"),
+    (("--base-url", "api.deepseek.com"), "must begin with http:// or https://"),
+    (("--price", "inf,1,1"), "judges.0.price.input_hit"),
+    (("--max-cost", "nan"), "greater than"),
+    (("--concurrency", "-1"), "greater than or equal to 1"),
+    (("--set", "seed=-1"), "seed: Input should be greater than or equal to 0"),
+    (("--judge", "rules", "--output", "gold.jsonl"), "cannot write gold.jsonl/journal.jsonl"),
+    (("--prompt-template", "outputs"), "cannot read the template outputs: Is a directory"),
 ])  # fmt: skip
 def test_wrong_settings_say_the_mend(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
     write_pairs(tmp_path, 1)

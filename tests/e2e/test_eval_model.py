@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ from rlctl.evaluator.job import run_job
 from rlctl.evaluator.serving import generation_service
 from rlctl.evaluator.standin import StandIn
 from support.tiny import tiny_llama
+
+REPO = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -85,3 +89,39 @@ def test_a_model_that_does_not_exist_ends_with_the_services_words(tmp_path: Path
 
     with pytest.raises(UnavailableError, match="absent"):
         asyncio.run(run())
+
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from rlctl.evaluator.serving import generation_service
+with generation_service("absent", Path(sys.argv[1]), 1, {"JUDGE_KEY"}) as service:
+    print(service.process.pid, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_the_service_gets_no_key_and_ends_with_a_killed_evaluation(tmp_path: Path) -> None:
+    paths = os.pathsep.join(str(REPO / root) for root in ("protos", "services", "trainer", "evaluator", "cli"))
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(tmp_path / "generation.log")], stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": paths, "JUDGE_KEY": "sk-secret", "OTHER": "kept"},
+    )  # fmt: skip
+    assert owner.stdout is not None
+    pid = int(owner.stdout.readline())
+    environment = Path(f"/proc/{pid}/environ").read_bytes()
+    assert b"OTHER=kept" in environment
+    assert b"sk-secret" not in environment
+    owner.kill()
+    owner.wait(10)
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and _runs(pid):
+        time.sleep(0.05)
+    assert not _runs(pid)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

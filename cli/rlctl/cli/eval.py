@@ -217,7 +217,7 @@ class _bar:
         self._told = time.monotonic()
         self._clock = time.monotonic
         self._progress = Progress(
-            TextColumn("judging"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+            BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
             TextColumn("{task.fields[left]}"), console=self._console, transient=True,
             disable=not self._console.is_terminal,
         )  # fmt: skip

@@ -13,13 +13,13 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from rlctl.cli import chat, data, export, generate, launch, logs, replay, score, serve, settings, status, stop
+from rlctl.cli import chat, data, export, generate, launch, logs, migrate, replay, score, serve, settings, status, stop
 from rlctl.cli import eval as evaluation
 from rlctl.core.errors import InvalidArgumentError, NotFoundError, RlctlError
 
 ORDER = (
     "launch", "status", "logs", "stop", "chat", "generate", "score", "eval", "data", "export", "replay", "serve",
-    "settings",
+    "migrate", "settings",
 )  # fmt: skip
 
 
@@ -51,6 +51,7 @@ app.command("replay")(replay.replay)
 app.command("serve", context_settings={"ignore_unknown_options": True})(serve.serve)
 app.command("eval")(evaluation.evaluate)
 app.add_typer(data.app, name="data", help="Look at data as the model will see it.")
+app.command("migrate", context_settings={"ignore_unknown_options": True})(migrate.migrate)
 app.command("settings")(settings.settings)
 
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rlctl.core.errors import ConfigError
-from rlctl.data.config import PromptDataConfig
+from rlctl.data.config import SourceConfig
 from rlctl.launch import memory
-from rlctl.launch.recipe import Recipe
+from rlctl.launch.recipe import ClusterSection, MachinesSection, Recipe
 from rlctl.launch.spec import Plan, ProcessSpec, shares
 from rlctl.rpc.config import TLSConfig
 
@@ -38,15 +38,17 @@ def check(recipe: Recipe, plan: Plan, *, here: bool, ports: bool, gpus: int | No
         *_lengths(recipe),
         *_batches(recipe),
         *_models(recipe),
-        *_data("data", recipe.data),
-        *(_data("eval.data", recipe.eval.data) if recipe.eval.data is not None else ()),
+        *data_faults("data", recipe.data),
+        *(data_faults("eval.data", recipe.eval.data) if recipe.eval.data is not None else ()),
         *_reward_functions(recipe),
         *(_keys(recipe) if here else ()),
         *_software(recipe),
+        *library_faults(),
         *_cluster(recipe),
         *_listening(recipe, ports),
-        *(_memory(plan) if here or recipe.cluster.device != "gpu" else ()),
-        *_gpus(recipe, plan, gpus),
+        *(memory_faults(plan) if here or recipe.cluster.device != "gpu" else ()),
+        *gpu_faults(recipe.cluster, plan, gpus),
+        *_tensor_parallel(recipe, plan),
     ]
     if faults:
         raise ConfigError("\n".join(faults))
@@ -110,7 +112,12 @@ def _models(recipe: Recipe) -> Iterator[str]:
         named["critic.model"] = recipe.critic.model
     for index, scorer in enumerate(recipe.reward.scorers):
         named[f"reward.scorers.{index}.model"] = scorer.model
-    if not recipe.model:
+    yield from model_faults(named)
+
+
+def model_faults(named: Mapping[str, str]) -> Iterator[str]:
+    """What is wrong with models by the settings that name them; of these only `model` must be set."""
+    if not named["model"]:
         yield "model is not set: give a folder, a hub name such as HuggingFaceTB/SmolLM2-135M-Instruct, or a recipe"
     for name, model in named.items():
         if not model:
@@ -123,7 +130,8 @@ def _models(recipe: Recipe) -> Iterator[str]:
             yield f"{name}: {model!r} is no folder here and no hub name (owner/name): correct the path"
 
 
-def _data(name: str, data: PromptDataConfig) -> Iterator[str]:
+def data_faults(name: str, data: SourceConfig) -> Iterator[str]:
+    """What is wrong with where a data set lies."""
     if data.task is None and not data.path:
         yield f"{name}.path is not set: name a data set or a file, or a reasoning-gym task ({name}.task)"
     if data.path:
@@ -132,7 +140,8 @@ def _data(name: str, data: PromptDataConfig) -> Iterator[str]:
         if local and not path.exists():
             yield f"{name}.path: {data.path} does not exist: correct it, or give a hub name (owner/name)"
         elif path.is_file() and path.stat().st_size == 0:
-            yield f"{name}.path: {data.path} is empty: it needs rows with {data.input_key!r}"
+            keys = (getattr(data, setting, "") for setting in ("input_key", "prompt_key", "chosen_key"))
+            yield f"{name}.path: {data.path} is empty: it needs rows with {next(filter(None, keys))!r}"
     if data.task is not None:
         yield from _task(f"{name}.task.name", data.task.name)
 
@@ -184,9 +193,6 @@ def _software(recipe: Recipe) -> Iterator[str]:
             "generation.engine = 'vllm', but vLLM is not installed: install rlctl[cpu] or rlctl[gpu], or choose "
             "'transformers'"
         )
-    for library in ("ray", "torch", "deepspeed", "reasoning_gym"):
-        if importlib.util.find_spec(library) is None:
-            yield f"{library} is not installed: training needs rlctl[train] (pip install 'rlctl[train]')"
     if recipe.nats_url is None:
         from rlctl.bus.server import find_binary
 
@@ -194,6 +200,13 @@ def _software(recipe: Recipe) -> Iterator[str]:
             find_binary()
         except ConfigError as error:
             yield f"{error.message.removesuffix('(bus.url)').rstrip()} (nats_url)"
+
+
+def library_faults() -> Iterator[str]:
+    """Libraries of training that are not installed."""
+    for library in ("ray", "torch", "deepspeed", "reasoning_gym"):
+        if importlib.util.find_spec(library) is None:
+            yield f"{library} is not installed: training needs rlctl[train] (pip install 'rlctl[train]')"
 
 
 def _cluster(recipe: Recipe) -> Iterator[str]:
@@ -254,7 +267,8 @@ def busy(host: str, port: int) -> bool:
     return False
 
 
-def _memory(plan: Plan) -> Iterator[str]:
+def memory_faults(plan: Plan) -> Iterator[str]:
+    """Whether the processes fit into this machine's memory."""
     needed = sum(process.memory_mb for process in plan.processes) + memory.RAY_MB
     free = memory.available_mb()
     if needed > free:
@@ -267,23 +281,19 @@ def _memory(plan: Plan) -> Iterator[str]:
         )
 
 
-def _gpus(recipe: Recipe, plan: Plan, gpus: int | None) -> Iterator[str]:
+def gpu_faults(cluster: MachinesSection, plan: Plan, gpus: int | None) -> Iterator[str]:
+    """Whether there are enough GPUs, and each holds what it is to hold."""
     needed = sum(shares(plan.processes).values())
     if not needed:
         return
-    cluster = recipe.cluster
     promised = cluster.nodes * cluster.gpus_per_node
     there = promised if gpus is None else gpus
     if needed > there:
         have = f"cluster.nodes x cluster.gpus_per_node = {promised}" if gpus is None else f"Ray sees {gpus}"
         roles = ", ".join(f"{service} {count}" for service, count in _gpus_by_service(plan.processes).items())
-        yield (
-            f"the run needs {needed} GPUs ({roles}; cluster.colocate = {cluster.colocate!r}) and {have}: "
-            "lower ranks or replicas, or share GPUs (cluster.colocate)"
-        )
-    width = recipe.generation.tensor_parallel
-    if cluster.gpus_per_node and width > cluster.gpus_per_node:
-        yield f"generation.tensor_parallel = {width} does not fit on one machine of {cluster.gpus_per_node} GPUs"
+        sharing = f"; cluster.colocate = {cluster.colocate!r}" if isinstance(cluster, ClusterSection) else ""
+        mend = "lower ranks or replicas, or share GPUs (cluster.colocate)" if sharing else "lower learner.ranks"
+        yield f"the run needs {needed} GPUs ({roles}{sharing}) and {have}: {mend}"
     if cluster.gpu_memory_gb is None:
         return
     for share, members in _sharing(plan.processes).items():
@@ -295,6 +305,12 @@ def _gpus(recipe: Recipe, plan: Plan, gpus: int | None) -> Iterator[str]:
                 "ranks, zero_stage = 3, adam_offload, LoRA, gradient_checkpointing, a smaller micro_batch_tokens or "
                 "generation.gpu_memory_utilization, or share less (cluster.colocate)"
             )
+
+
+def _tensor_parallel(recipe: Recipe, plan: Plan) -> Iterator[str]:
+    width, there = recipe.generation.tensor_parallel, recipe.cluster.gpus_per_node
+    if shares(plan.processes) and there and width > there:
+        yield f"generation.tensor_parallel = {width} does not fit on one machine of {there} GPUs"
 
 
 def _gpus_by_service(processes: list[ProcessSpec]) -> dict[str, int]:

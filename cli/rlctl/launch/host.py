@@ -13,7 +13,7 @@ from typing import Any
 from rlctl.core.errors import UnavailableError
 from rlctl.launch import sweep
 from rlctl.launch.embedded_ray import EmbeddedRay
-from rlctl.launch.recipe import ClusterSection
+from rlctl.launch.recipe import MachinesSection
 from rlctl.launch.spec import ProcessSpec
 
 REACH_S = 10.0
@@ -55,7 +55,7 @@ class Running:
 class Host:
     """Starts and ends processes. Close it, whatever happens."""
 
-    def __init__(self, run_dir: Path, cluster: ClusterSection, launch_id: str) -> None:
+    def __init__(self, run_dir: Path, cluster: MachinesSection, launch_id: str) -> None:
         self._run_dir = run_dir.resolve()
         self._cluster = cluster
         self._launch_id = launch_id

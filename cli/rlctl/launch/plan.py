@@ -91,7 +91,7 @@ class Planner:
             "generation",
             "rlctl.generation",
             _json(config),
-            env=self._env(config.threads, [config.model]),
+            env=environment(config.threads, [config.model]),
             gpus=section.tensor_parallel if self._gpu else 0,
             memory_mb=host_mb,
             gpu_memory_gb=config.gpu_memory_utilization * total_gb,
@@ -110,10 +110,10 @@ class Planner:
             "reward",
             "rlctl.reward",
             _json(config),
-            env=self._env(config.threads, [scorer.model for scorer in models]),
+            env=environment(config.threads, [scorer.model for scorer in models]),
             gpus=1 if self._gpu and models else 0,
             memory_mb=host_mb + (0 if self._gpu else weights),
-            gpu_memory_gb=_gb(weights) if models else 0.0,
+            gpu_memory_gb=gigabytes(weights) if models else 0.0,
         )
 
     def _reference(self, index: int) -> ProcessSpec:
@@ -128,10 +128,10 @@ class Planner:
             "reference",
             "rlctl.reference",
             _json(config),
-            env=self._env(config.threads, [config.model]),
+            env=environment(config.threads, [config.model]),
             gpus=1 if self._gpu else 0,
             memory_mb=memory.TORCH_MB + (0 if self._gpu else weights),
-            gpu_memory_gb=_gb(weights),
+            gpu_memory_gb=gigabytes(weights),
         )
 
     def _critic(self, rank: int) -> ProcessSpec:
@@ -171,17 +171,7 @@ class Planner:
     def _learner(
         self, service: str, rank: int, learner: LearnerConfig, model: str, config: StrictConfig
     ) -> ProcessSpec:
-        need = memory.training_mb(
-            memory.model_size(model),
-            dtype=learner.dtype,
-            ranks=learner.ranks,
-            zero_stage=learner.zero_stage,
-            lora=learner.lora is not None,
-            quantized=learner.lora is not None and learner.lora.quantize_4bit,
-            micro_batch_tokens=learner.micro_batch_tokens,
-            logits_chunk=learner.logits_chunk,
-            checkpointing=learner.gradient_checkpointing,
-        )
+        need = training_mb(learner, model)
         assert service in ("critic", "trainer")
         return ProcessSpec(
             f"{service}-{rank}",
@@ -191,10 +181,10 @@ class Planner:
             rank=rank,
             ranks=learner.ranks,
             group=LEARNERS,
-            env=self._env(learner.threads, [model]),
+            env=environment(learner.threads, [model]),
             gpus=1 if self._gpu else 0,
             memory_mb=memory.DEEPSPEED_MB + (0 if self._gpu else need),
-            gpu_memory_gb=_gb(need),
+            gpu_memory_gb=gigabytes(need),
         )
 
     def _rollout(self, index: int) -> ProcessSpec:
@@ -210,7 +200,7 @@ class Planner:
             }
         )
         return ProcessSpec(
-            f"rollout-{index}", "rollout", "rlctl.rollout", _json(config), env=self._env(1, []), memory_mb=SMALL_MB
+            f"rollout-{index}", "rollout", "rlctl.rollout", _json(config), env=environment(1, []), memory_mb=SMALL_MB
         )
 
     @property
@@ -233,16 +223,6 @@ class Planner:
         if self._spread and self._recipe.weights.interface == "127.0.0.1":
             weights["interface"] = NODE_IP
         return weights
-
-    def _env(self, threads: int, models: list[str]) -> dict[str, str]:
-        """Thread counts, and no look at the hub where every model is a folder."""
-        env = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-        env["TOKENIZERS_PARALLELISM"] = "false"
-        # Else gRPC's core tells of every connection that a drained peer closes.
-        env["GRPC_VERBOSITY"] = "ERROR"
-        if models and all(Path(model).is_dir() for model in models):
-            env["HF_HUB_OFFLINE"] = "1"
-        return env
 
     def _on_its_gpus(self, process: ProcessSpec) -> ProcessSpec:
         """Names whom a process shares its GPUs with."""
@@ -281,6 +261,32 @@ SMALL_MB = memory.SMALL_MB
 _TRAINING = frozenset(Recipe.model_fields)
 
 
+def environment(threads: int, models: list[str]) -> dict[str, str]:
+    """Thread counts, and no look at the hub where every model is a folder."""
+    env = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    env["TOKENIZERS_PARALLELISM"] = "false"
+    # Else gRPC's core tells of every connection that a drained peer closes.
+    env["GRPC_VERBOSITY"] = "ERROR"
+    if models and all(Path(model).is_dir() for model in models):
+        env["HF_HUB_OFFLINE"] = "1"
+    return env
+
+
+def training_mb(learner: LearnerConfig, model: str) -> int:
+    """MiB of one training rank of a model."""
+    return memory.training_mb(
+        memory.model_size(model),
+        dtype=learner.dtype,
+        ranks=learner.ranks,
+        zero_stage=learner.zero_stage,
+        lora=learner.lora is not None,
+        quantized=learner.lora is not None and learner.lora.quantize_4bit,
+        micro_batch_tokens=learner.micro_batch_tokens,
+        logits_chunk=learner.logits_chunk,
+        checkpointing=learner.gradient_checkpointing,
+    )
+
+
 def _set(config: StrictConfig, without: tuple[str, ...] = ()) -> dict[str, Any]:
     """What was set in a section, so that defaults of the service's own settings stay theirs."""
     return {name: getattr(config, name) for name in config.model_fields_set if name not in without}
@@ -291,5 +297,5 @@ def _json(config: StrictConfig) -> dict[str, Any]:
     return tree
 
 
-def _gb(mebibytes: int) -> float:
+def gigabytes(mebibytes: int) -> float:
     return mebibytes * memory.MIB / 1e9

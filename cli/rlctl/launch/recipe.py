@@ -80,7 +80,7 @@ class RolloutSection(RolloutSettings):
     """How many."""
 
 
-class ClusterSection(StrictConfig):
+class MachinesSection(StrictConfig):
     """Where the processes run, and what happens when one fails."""
 
     ray_address: str | None = None
@@ -96,14 +96,19 @@ class ClusterSection(StrictConfig):
     """GPUs of one machine the plan may count on; 0: those of this machine."""
     gpu_memory_gb: float | None = Field(None, gt=0)
     """Memory of one GPU, GB, for the plan; default: that of this machine's first GPU."""
-    colocate: Literal["all", "actor_ref", "critic_reward", "none"] = "none"
-    """Who shares GPUs: actor and reference; critic and reward models; all of them and generation too; nobody."""
     restarts: int = Field(10, ge=0)
     """Restarts allowed within `restart_window_s`; one more ends the run."""
     restart_window_s: float = Field(600.0, gt=0)
     """Span in which restarts are counted, seconds."""
     stop_timeout_s: float = Field(120.0, gt=0)
     """How long the trainer may take to end its step and commit when the run is stopped, seconds."""
+
+
+class ClusterSection(MachinesSection):
+    """Where the processes of a run of many services run."""
+
+    colocate: Literal["all", "actor_ref", "critic_reward", "none"] = "none"
+    """Who shares GPUs: actor and reference; critic and reward models; all of them and generation too; nobody."""
 
 
 class Recipe(TrainingSettings):
@@ -152,22 +157,25 @@ def recipe_folder() -> Path:
     return packaged if packaged.is_dir() else Path(__file__).parents[3] / "deploy" / "recipes"
 
 
-def find_recipe(name: str) -> Path:
-    """A recipe by the path of its file, or by the name of one that comes along. Raises NotFoundError."""
+def find_recipe(name: str, kind: str = "") -> Path:
+    """A recipe by the path of its file, or by the name of one that comes along. Raises NotFoundError.
+
+    `kind` is "" for runs of the PPO family, or `offline`.
+    """
     path = Path(name)
     if path.suffix in (".toml", ".json") or "/" in name:
         if path.is_file():
             return path
-        raise NotFoundError(f"no recipe {name}: no such file. {_known()}")
-    shipped = recipe_folder() / f"{name}.toml"
+        raise NotFoundError(f"no recipe {name}: no such file. {_known(kind)}")
+    shipped = recipe_folder() / kind / f"{name}.toml"
     if shipped.is_file():
         return shipped
-    raise NotFoundError(f"no recipe {name!r}. {_known()}")
+    raise NotFoundError(f"no recipe {name!r}. {_known(kind)}")
 
 
-def recipe_names() -> list[str]:
-    return sorted(path.stem for path in recipe_folder().glob("*.toml"))
+def recipe_names(kind: str = "") -> list[str]:
+    return sorted(path.stem for path in (recipe_folder() / kind).glob("*.toml"))
 
 
-def _known() -> str:
-    return f"Give the path of a .toml file, or one of: {', '.join(recipe_names()) or '(none found)'}."
+def _known(kind: str) -> str:
+    return f"Give the path of a .toml file, or one of: {', '.join(recipe_names(kind)) or '(none found)'}."

@@ -86,7 +86,7 @@ def _panel(
             _bar(axes, y, thick, entry["measures"].get(measure) or {}, colour, language)
         axes.barh(0, 0, color=colour, label=f"{name}  (n = {entry['records']})")
     axes.set_yticks(range(len(measures)), [label(measure, language) for measure in measures], fontsize=11)
-    axes.invert_yaxis()
+    axes.set_ylim(len(measures) - 0.5, -0.5)
     axes.set_xlim(0, 1.0)
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1.0], ["0 %", "25 %", "50 %", "75 %", "100 %"])
     axes.set_xlabel(label("share", language), fontsize=10)

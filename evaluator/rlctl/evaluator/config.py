@@ -12,18 +12,6 @@ from pydantic import ConfigDict, Field, model_validator
 from rlctl.core.config import StrictConfig
 from rlctl.rpc.config import ServerConfig
 
-#: Measures that the chart can draw, in the order it draws them.
-Measure = Literal[
-    "distinguishes",
-    "switches",
-    "both_right",
-    "both_right_given_switch",
-    "both_right_given_no_switch",
-    "a_right",
-    "b_right",
-    "both_right_rules",
-]
-
 
 class _Finite(StrictConfig):
     """Numbers are numbers: neither infinite nor NaN."""
@@ -139,11 +127,11 @@ class EvaluatorConfig(_Finite):
     """Where report and journal are written."""
     language: Literal["zh", "en"] = "en"
     """Language of the report; the chart falls back to English where no Chinese font is installed."""
-    chart: list[Measure] = Field(
+    chart: list[str] = Field(
         ["distinguishes", "switches", "both_right", "both_right_given_switch", "both_right_given_no_switch"],
         min_length=1,
     )
-    """Which measures the chart draws."""
+    """Which measures the chart draws in pair mode, also those that a template of one's own adds."""
     seed: int = Field(0, ge=0, lt=2**31)
     """Seed of the bootstrap and of the pairing of problems."""
     bootstrap: int = Field(2000, ge=100, le=100_000)

@@ -22,7 +22,7 @@ from rlctl.evaluator.journal import Journal
 from rlctl.evaluator.judge import Judge, JudgeSpec, resolve
 from rlctl.evaluator.prices import most_tokens
 from rlctl.evaluator.records import BadRow, Text, data_sets, read
-from rlctl.evaluator.rows import JUDGED, Row
+from rlctl.evaluator.rows import CONDITIONAL, JUDGED, RULED, Row
 from rlctl.evaluator.summary import RunFacts, summarise
 from rlctl.evaluator.template import Template, load_template
 from rlctl.evaluator.verdict import schema
@@ -63,6 +63,15 @@ def judge_specs(config: EvaluatorConfig, *, need_key: bool = True) -> list[Judge
     return specs
 
 
+def check_chart(config: EvaluatorConfig, template: Template) -> None:
+    """Raises ConfigError when the chart is to draw what is never measured."""
+    known = [*JUDGED[:2], "both_right", *CONDITIONAL, *JUDGED[2:4], *RULED]
+    known += [name for name in template.booleans if name not in known]
+    for index, name in enumerate(config.chart):
+        if name not in known:
+            raise ConfigError(f"chart.{index}: {name!r} is no measure; there are {', '.join(known)}")
+
+
 def read_rows(config: EvaluatorConfig) -> tuple[list[Row], list[BadRow]]:
     """All records of the outputs folder, without their text."""
     rows: list[Row] = []
@@ -95,7 +104,9 @@ def estimate(config: EvaluatorConfig) -> Estimate:
 
 def estimate_of(config: EvaluatorConfig, samples: Iterable[tuple[Text, Match]]) -> Estimate:
     """The same for texts and matches that come from elsewhere."""
-    template, specs = load_template(config.prompt_template), judge_specs(config, need_key=False)
+    template = load_template(config.prompt_template)
+    check_chart(config, template)
+    specs = judge_specs(config, need_key=False)
     records, calls, tokens, output, dollars = 0, 0, 0, 0, 0.0
     for text, match in samples:
         records += 1
@@ -112,7 +123,9 @@ def estimate_of(config: EvaluatorConfig, samples: Iterable[tuple[Text, Match]]) 
 
 async def evaluate(config: EvaluatorConfig, on_progress: Callable[[Progress], None] = lambda _: None) -> Evaluation:
     """Runs an evaluation in pair mode. Cancelled, it keeps the journal; stopped (402, budget), it tells what it has."""
-    template, specs = load_template(config.prompt_template), judge_specs(config)
+    template = load_template(config.prompt_template)
+    check_chart(config, template)
+    specs = judge_specs(config)
     rows, bad = read_rows(config)
     index = load_index(config, rows, bad)
     begin = time.monotonic()

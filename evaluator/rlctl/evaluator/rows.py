@@ -10,9 +10,11 @@ from rlctl.grading.grade import PairGrade, grade_pair
 
 Values = dict[str, bool | str | None]
 
-#: Measures that a judge decides, and those of the rules.
+#: Measures of a record that a judge decides, and those of the rules.
 JUDGED = ("distinguishes", "switches", "a_right", "b_right", "both_right")
 RULED = ("a_right_rules", "b_right_rules", "both_right_rules")
+#: Measures of a data set that are shares of a part of it.
+CONDITIONAL = ("both_right_given_switch", "both_right_given_no_switch")
 
 
 @dataclass(slots=True)

@@ -87,7 +87,7 @@ def ratio(
     resamples: int,
     seed: int,
 ) -> Ratio:
-    """P(right | switch) / P(right) with a percentile bootstrap interval that resamples prompts.
+    """P(right | switch) / P(right) with a percentile bootstrap interval that resamples prompts; none for one prompt.
 
     Prompts with the same counts are alike, so a resample of prompts is a multinomial draw over the kinds of prompt.
     """
@@ -112,6 +112,8 @@ def ratio(
     undefined = 1 - len(defined) / resamples
     if not math.isfinite(point) or len(defined) == 0:
         return Ratio(None, None, None, n, len(counts), undefined)
+    if len(counts) == 1:
+        return Ratio(point, None, None, n, 1, undefined)
     low, high = np.quantile(defined, [0.025, 0.975])
     return Ratio(point, float(low), float(high), n, len(counts), undefined)
 
@@ -143,7 +145,12 @@ def pass_at_k(right: int, n: int, k: int) -> float:
 
 
 def mean_interval(values: Sequence[float], *, resamples: int, seed: int) -> tuple[float, float]:
-    """Percentile bootstrap interval of a mean; `values` are one a prompt."""
+    """Percentile bootstrap interval of a mean of shares; `values` are one a prompt.
+
+    Where all are 0 or all are 1 a bootstrap knows no other value; then Wilson's interval over the prompts.
+    """
+    if set(values) in ({0.0}, {1.0}):
+        return wilson(round(sum(values)), len(values))
     kinds = Counter(values)
     levels = np.array(sorted(kinds), dtype=np.float64)
     weights = np.array([kinds[level] for level in levels.tolist()], dtype=np.float64)

@@ -10,7 +10,7 @@ from typing import Any
 
 from rlctl.evaluator.prices import PRICES_DATE, Usage
 from rlctl.evaluator.records import TOTAL, BadRow
-from rlctl.evaluator.rows import JUDGED, RULED, Row, Verdict
+from rlctl.evaluator.rows import CONDITIONAL, JUDGED, RULED, Row, Verdict
 from rlctl.evaluator.statistics import agreement, ratio, share, share_given
 
 
@@ -72,8 +72,8 @@ def data_set(rows: Sequence[Row], extra: Sequence[str], *, resamples: int, seed:
     prompts = [(row.record.dataset, row.record.prompt_id) for row in rows]
     both, switch = values["both_right"], values["switches"]
     measures = {name: asdict(share(column)) for name, column in values.items()}
-    measures["both_right_given_switch"] = asdict(share_given(both, switch, True))
-    measures["both_right_given_no_switch"] = asdict(share_given(both, switch, False))
+    for name, wanted in zip(CONDITIONAL, (True, False), strict=True):
+        measures[name] = asdict(share_given(both, switch, wanted))
     return {
         "records": len(rows),
         "prompts": len(set(prompts)),

@@ -26,6 +26,7 @@ from rlctl.core.config import StrictConfig
 from rlctl.core.errors import ConfigError
 from rlctl.evaluator.gold import Match
 from rlctl.evaluator.records import Text, digest
+from rlctl.evaluator.rows import CONDITIONAL, RULED
 
 #: Most characters of prompt or output that are shown to a judge; of more, the middle is left out and marked.
 MAX_SHOWN = 60_000
@@ -35,10 +36,7 @@ _FORGED = re.compile(rf"<(?=\s*/?\s*(?:{'|'.join(_MARKS)})\b)", re.I)
 
 #: A key of the reply, and the measures that no judge is asked for.
 _FIELD_NAME = re.compile(r"^[A-Za-z]\w{0,63}$")
-_DERIVED = (
-    "both_right", "both_right_given_switch", "both_right_given_no_switch", "ratio", "a_right_rules", "b_right_rules",
-    "both_right_rules",
-)  # fmt: skip
+_DERIVED = ("both_right", "ratio", *CONDITIONAL, *RULED)
 
 SYSTEM = """\
 You are a careful examiner. A model was given one prompt that holds two maths problems, A and B, at once. You get \

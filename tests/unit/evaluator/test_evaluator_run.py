@@ -460,10 +460,14 @@ def test_a_template_of_ones_own_adds_its_measures(tmp_path: Path) -> None:
     path.write_text(
         'name = "own"\nversion = "1"\nsystem = "json"\nuser = "{prompt}{output}"\n[fields.polite]\ntype = "boolean"\n'
     )
-    evaluation, _ = _run(tmp_path, verdict=lambda user: {"polite": "号" in user}, prompt_template=path)
+    evaluation, _ = _run(
+        tmp_path, verdict=lambda user: {"polite": "号" in user}, prompt_template=path, chart=["polite"]
+    )
     measures = evaluation.summary["data_sets"]["set"]["measures"]
     assert measures["polite"]["yes"] == 4
     assert (measures["both_right"]["n"], measures["both_right_rules"]["n"]) == (0, 4)
     write_report(evaluation)
     line = json.loads((tmp_path / "report" / RESULTS).read_text().split("\n")[0])
     assert line["measures"]["polite"] is True
+    with pytest.raises(ConfigError, match=r"chart\.0: 'polite' is no measure"):
+        _run(tmp_path, chart=["polite"])

@@ -108,6 +108,17 @@ def test_pass_at_k_by_hand() -> None:
     assert pass_at_k(0, 5, 3) == 0.0
 
 
+def test_an_interval_of_equal_values_is_not_a_point() -> None:
+    # Wilson, 0 of 10: 0 to z²/(n + z²) = 3.8415/13.8415.
+    assert mean_interval([0.0] * 10, resamples=100, seed=0) == pytest.approx((0.0, 0.27754), abs=1e-5)
+    assert mean_interval([1.0] * 10, resamples=100, seed=0) == pytest.approx((0.72246, 1.0), abs=1e-5)
+
+
+def test_one_prompt_has_no_interval() -> None:
+    one = ratio([True, True], [True, False], ["p", "p"], resamples=100, seed=0)
+    assert (one.value, one.low, one.high, one.prompts) == (1.0, None, None, 1)
+
+
 def test_a_mean_interval_holds_the_mean() -> None:
     low, high = mean_interval([0.0, 1.0] * 50, resamples=4000, seed=0)
     assert low == pytest.approx(0.4, abs=0.03)
