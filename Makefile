@@ -45,7 +45,8 @@ test-optional: setup ## tests against peer packages as oracles (TRL, math-verify
 	@$(UV) pip install -q -p $(BIN)/python --no-deps -r deploy/locks/optional.txt
 	$(BIN)/python -m pytest -m optional $(ARGS)
 
-bench: smollm2 ## every benchmark, a ratio each
+bench: smollm2 ## every benchmark, a ratio each (about half an hour on two cores; nothing else should run)
+	@$(UV) pip install -q -p $(BIN)/python --no-deps -r deploy/locks/optional.txt
 	@for file in tests/bench/*.py; do PYTHONPATH=tests $(BIN)/python $$file || exit 1; done
 
 lint: setup ## ruff, mypy, import contracts, the wire contract

@@ -17,6 +17,8 @@ import sys
 import time
 from typing import Any
 
+from rlctl.models.source import SMOLLM2, resolve
+
 
 def requests(options: argparse.Namespace) -> list[list[int]]:
     """Prompts that share nothing but their length."""
@@ -129,7 +131,7 @@ def round_to(value: float) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, help="a model folder")
+    parser.add_argument("--model", default=SMOLLM2, help="a folder or a hub name")
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--prompts", type=int, default=8)
@@ -139,6 +141,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each that count")
     parser.add_argument("--client", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    options.model = str(resolve(options.model))
     if options.client:
         asyncio.run(client(options))
         return

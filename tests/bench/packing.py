@@ -20,7 +20,7 @@ from rlctl.learner.config import LearnerConfig, OptimizerConfig
 from rlctl.learner.learner import Batch, Learner, LossOutput, Totals
 from rlctl.learner.sequence import Sequence
 from rlctl.models.load import load_causal_lm
-from rlctl.models.source import resolve
+from rlctl.models.source import SMOLLM2, resolve
 
 
 def sequences(count: int, longest: int, vocab: int, seed: int) -> list[Sequence]:
@@ -42,7 +42,7 @@ def cross_entropy(batch: Batch, totals: Totals) -> LossOutput:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="HuggingFaceTB/SmolLM2-135M-Instruct")
+    parser.add_argument("--model", default=SMOLLM2)
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
     parser.add_argument("--sequences", type=int, default=48)
     parser.add_argument("--longest", type=int, default=400)
