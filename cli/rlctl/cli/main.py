@@ -63,6 +63,16 @@ def main() -> None:
     except RlctlError as error:
         sys.stderr.write(f"error: {error.message}\n")
         sys.exit(2 if isinstance(error, InvalidArgumentError | NotFoundError) else 1)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "rlctl"):
+            raise
+        extra = "evaluator" if sys.argv[1:2] == ["eval"] else "train,cpu"
+        sys.stderr.write(
+            f"error: this command needs the package {package!r}, which is not installed here: install rlctl with the "
+            f"extra it belongs to, for example pip install '.[{extra}]'\n"
+        )
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -120,3 +120,12 @@ def test_a_run_that_is_over_is_told_from_its_folder(tmp_path: Path) -> None:
     assert "no finished model yet" in chatted.stderr
     exported = rlctl("export", "trial", "out", cwd=tmp_path)
     assert "has no checkpoint yet" in exported.stderr
+
+
+def test_a_package_that_is_not_installed_is_named_with_its_extra() -> None:
+    program = "import sys; sys.modules['psutil'] = None; sys.argv = ['rlctl', 'launch', 'ppo', '--dry-run']\n"
+    program += "from rlctl.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "needs the package 'psutil'" in done.stderr and ".[train,cpu]" in done.stderr
+    assert "Traceback" not in done.stderr
