@@ -98,12 +98,13 @@ class Learner:
         sequences, first = pool(sequences, self._group)
         results: list[Tensor] = [torch.empty(0)] * len(sequences)
         batches = plan([len(s) for s in sequences], self.config.micro_batch_tokens, self.config.packing)
+        passes = self._passes(len(batches))
         for indices in batches:
             batch = self._collate([sequences[i] for i in indices], trained_only=False)
             outputs, _ = self._forward(self._engine.module, batch, temperature, entropy)
             for index, part in zip(indices, split(outputs[1 if entropy else 0].cpu(), batch), strict=True):
                 results[index] = part
-        for _ in range(self._missing(len(batches))):
+        for _ in range(passes - len(batches)):
             self._forward(self._engine.module, self._empty(), temperature, entropy)
         return results[first : first + own]
 
@@ -119,15 +120,15 @@ class Learner:
         for indices in share.batches:
             output, _ = self._loss(self._engine.module, share, indices)
             self._count(sums, output)
-        for _ in range(self._missing(len(share.batches))):
+        for _ in range(share.passes - len(share.batches) if self._partitioned else 0):
             self._forward(self._engine.module, self._empty(), 1.0, False)
         return sums.reduced()
 
-    def _missing(self, count: int) -> int:
-        """Forward passes that other ranks still run, which ZeRO-3 must run with them."""
+    def _passes(self, count: int) -> int:
+        """Forward passes to run: under ZeRO-3 as many as the rank with most, which must be known before the first."""
         if not self._partitioned:
-            return 0
-        return int(max(n for (n,) in distributed.all_gather_floats([count]))) - count
+            return count
+        return int(max(n for (n,) in distributed.all_gather_floats([count])))
 
     # -- with gradient ------------------------------------------------------------------------------------------
 
