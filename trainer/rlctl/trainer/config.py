@@ -17,7 +17,7 @@ from rlctl.algorithms.config import (
 )
 from rlctl.bus.config import BusConfig
 from rlctl.core.config import Name, StrictConfig
-from rlctl.data.config import PromptDataConfig
+from rlctl.data.config import PromptDataConfig, SupervisedDataConfig
 from rlctl.learner.config import LearnerConfig
 from rlctl.rpc.config import ChannelConfig, ServerConfig
 from rlctl.weights.config import WeightsConfig
@@ -71,6 +71,19 @@ class TrainConfig(StrictConfig):
     """Optimizer steps of one pass."""
     freezing_actor_steps: int = Field(0, ge=0)
     """Steps in which only the critic learns."""
+
+
+class PTXConfig(StrictConfig):
+    """Mixing of given examples into the policy's training."""
+
+    coef: float = Field(0.05, gt=0)
+    """Weight of their cross-entropy beside the policy's loss."""
+    data: list[SupervisedDataConfig] = Field(min_length=1)
+    """The examples: data sets, put together, or mixed by their `probability`."""
+    batch_size: int = Field(32, ge=1)
+    """Examples of an optimizer step, all ranks together."""
+    shuffle: bool = True
+    """New order every epoch, from the run's `seed`."""
 
 
 class EvalConfig(StrictConfig):
@@ -127,6 +140,7 @@ class TrainingSettings(StrictConfig):
     advantage: AdvantageConfig = AdvantageConfig()
     kl: KLConfig = KLConfig()
     loss: LossConfig = LossConfig()
+    ptx: PTXConfig | None = None
     off_policy: OffPolicyConfig = OffPolicyConfig()
     shaping: ShapingConfig = ShapingConfig()
     actor: LearnerConfig = LearnerConfig()
