@@ -29,8 +29,7 @@ from rlctl.launch.training_recipe import TRAINING_RECIPES, TrainingRecipe
 
 #: Settings that decide what was issued, how a step was made of it, and what a checkpoint looks like.
 BINDING = (
-    "seed", "model", "data", "sampling", "advantage.estimator", "train.passes", "train.minibatches",
-    "ptx",
+    "seed", "model", "data", "sampling", "advantage.estimator", "train.passes", "train.minibatches", "ptx",
     "actor.ranks", "actor.zero_stage", "actor.dtype", "actor.lora", "reference.model", "critic.model",
     "critic.learner.ranks", "critic.learner.zero_stage", "critic.learner.dtype", "critic.learner.lora",
 )  # fmt: skip
