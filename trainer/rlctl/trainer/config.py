@@ -17,7 +17,9 @@ from rlctl.algorithms.config import (
 )
 from rlctl.bus.config import BusConfig
 from rlctl.core.config import Name, StrictConfig
+from rlctl.core.errors import ConfigError
 from rlctl.data.config import PromptDataConfig, SupervisedDataConfig
+from rlctl.data.overlap import check_apart
 from rlctl.learner.config import LearnerConfig
 from rlctl.rpc.config import ChannelConfig, ServerConfig
 from rlctl.weights.config import WeightsConfig
@@ -156,6 +158,15 @@ class TrainingSettings(StrictConfig):
     @property
     def needs_reference(self) -> bool:
         return self.kl.coef > 0
+
+    @model_validator(mode="after")
+    def _held_out(self) -> TrainingSettings:
+        if self.eval.data is not None:
+            try:
+                check_apart(self.data.parts, self.eval.data.parts)
+            except ConfigError as error:
+                raise ValueError(f"data and eval.data: {error.message}") from None
+        return self
 
     @model_validator(mode="after")
     def _groups(self) -> TrainingSettings:
