@@ -170,7 +170,7 @@ def test_other_rows_may(train, held_out):
 
 
 def test_a_recipe_that_tests_on_its_training_data_is_refused():
-    with pytest.raises(ValueError, match="data and eval.data: x: split 'train' is training and held-out data at once"):
+    with pytest.raises(ValueError, match=r"data and eval.data: x: split 'train' is training and held-out data at once"):
         TrainingSettings(data={"path": "x"}, eval={"data": {"path": "x"}})
 
 
