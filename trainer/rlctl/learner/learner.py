@@ -317,7 +317,7 @@ class Learner:
         return batch if self._group is None else spread(batch, self._group)
 
     def _empty(self) -> MicroBatch:
-        batch = empty(self.device)
+        batch = empty(self.device, self.config.packing)
         return batch if self._group is None else spread(batch, self._group)
 
     def _forward(
