@@ -287,7 +287,7 @@ def training_mb(learner: LearnerConfig, model: str) -> int:
         zero_stage=learner.zero_stage,
         lora=learner.lora is not None,
         quantized=learner.lora is not None and learner.lora.quantize_4bit,
-        micro_batch_tokens=learner.micro_batch_tokens,
+        micro_batch_tokens=learner.micro_batch_tokens // learner.sequence_parallel,
         logits_chunk=learner.logits_chunk,
         checkpointing=learner.gradient_checkpointing,
     )

@@ -64,7 +64,7 @@ class LearnerConfig(StrictConfig):
     zero_stage: Literal[0, 1, 2, 3] = 1
     """What DeepSpeed shares out over the ranks: 1 optimizer states, 2 and gradients, 3 and weights."""
     micro_batch_tokens: int = Field(8192, ge=16)
-    """Tokens of one forward and backward on one rank."""
+    """Tokens of one forward and backward on one rank (with `sequence_parallel`: on its ranks together)."""
     packing: bool = True
     """Several sequences in one row, attention kept apart, instead of padding."""
     attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = "auto"

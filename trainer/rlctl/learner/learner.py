@@ -27,14 +27,12 @@ from rlctl.learner.ema import WeightAverage
 from rlctl.learner.engine import build_engine, clips_itself, whole_gradient
 from rlctl.learner.export import Weights
 from rlctl.learner.forward import PolicyForward, ValueForward, on_grid, split
-from rlctl.learner.loss import Batch, LossFn, LossOutput, Part, Totals
+from rlctl.learner.loss import Batch, LossFn, LossOutput, Part
 from rlctl.learner.prepare import prepare
 from rlctl.learner.schedule import learning_rate
 from rlctl.learner.sequence import Sequence
 from rlctl.learner.share import Share, pool, split_up
 from rlctl.models.value_head import ValueModel
-
-__all__ = ["Batch", "Learner", "LossFn", "LossOutput", "Part", "Totals"]
 
 
 class Learner:
