@@ -9,7 +9,6 @@ A rank with fewer micro-batches than another runs empty ones of which the loss i
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager, nullcontext
@@ -81,7 +80,7 @@ class Learner:
     def logprobs(self, sequences: Seq[Sequence], temperature: float = 1.0, entropy: bool = False) -> list[Tensor]:
         """Log-probs of all response tokens (or, with `entropy`, the entropies), float32 `[T]` each, on the CPU.
 
-        Of this rank's sequences, in their order. Under ZeRO-3 all ranks call it together.
+        Of this rank's sequences, in their order. Under ZeRO-3 and sequence parallelism all ranks call it together.
         """
         return self._infer(sequences, temperature, entropy)
 
@@ -266,29 +265,14 @@ class Learner:
 
         The files are those of this number of ranks and this ZeRO stage. The caller makes the commit atomic.
         """
-        folder.mkdir(parents=True, exist_ok=True)
-        lora = self.config.lora is not None
-        self._engine.save_checkpoint(str(folder), tag="engine", save_latest=False, exclude_frozen_parameters=lora)
-        state.save_rank(folder, distributed.rank(), self.device)
-        if self._average is not None:
-            self._average.save(folder)
-        if distributed.rank() == 0:
-            facts = {"steps": self.steps, "ranks": distributed.world_size(), "zero_stage": self.config.zero_stage}
-            (folder / "learner.json").write_text(json.dumps(facts))
-        distributed.barrier()
+        state.save(folder, self._engine, self._average, self.config, self.steps, self.device)
 
     def load(self, folder: Path) -> None:
         """Goes back to what `save` wrote (all ranks call it). The caller has checked the manifest.
 
         Raises ConfigError when it was written by another number of ranks or ZeRO stage.
         """
-        facts = state.read_facts(folder, distributed.world_size(), self.config.zero_stage)
-        self._engine.load_checkpoint(str(folder), tag="engine", load_module_strict=self.config.lora is None)
-        state.load_rank(folder, distributed.rank(), self.device)
-        if self._average is not None:
-            self._average.load(folder)
-        self.steps = facts["steps"]
-        distributed.barrier()
+        self.steps = state.load(folder, self._engine, self._average, self.config, self.device)
 
     def save_hf(self, folder: Path, tokenizer: PreTrainedTokenizerBase | None) -> None:
         """Writes a Hugging Face folder on rank 0 (all ranks call it).
