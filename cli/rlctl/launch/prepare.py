@@ -30,9 +30,10 @@ def prepare_model(
     """The folder of a model by any name: a folder, a hub name, or `rlctl/arithmetic-llama` (`-untrained`).
 
     The last is built from `seed` and, unless it is to be untrained, taught half of addition by supervised fine-tuning
-    in a process of its own (about half a minute), once: it is kept in the cache folder under the recipe's version and the seed, and appears
-    there whole or not at all. `report` gets a line of progress now and then. Raises NotFoundError (no such model),
-    FailedPreconditionError (the warm-up failed) and DeadlineError (it took longer than `timeout_s` seconds).
+    in a process of its own (about half a minute), once: it is kept in the cache folder under the recipe's version and
+    the seed, and appears there whole or not at all. `report` gets a line of progress now and then. Raises
+    NotFoundError (no such model), FailedPreconditionError (the warm-up failed) and DeadlineError (it took longer than
+    `timeout_s` seconds).
     """
     if name not in (ARITHMETIC, UNTRAINED):
         return resolve(name)

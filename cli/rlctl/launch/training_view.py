@@ -63,17 +63,23 @@ class TrainingView:
             self.say(line)
 
     def _line(self, row: dict[str, Any]) -> str:
-        done, total = int(row["step"]) + 1, round((row["step"] + 1) / row["progress"])
-        left = self._pace.left(done, total)
-        parts = [
-            f"step {done} of {total}", f"epoch {row['epoch']:.2f}", f"loss {row['loss']:.4g}",
-            f"{row['tokens_per_second']:.0f} tokens/s",
-        ]  # fmt: skip
-        if "accuracy" in row:
-            parts.insert(3, f"accuracy {row['accuracy']:.3f}")
-        if left is not None:
-            parts.append(f"{int(left) // 60}:{int(left) % 60:02d} left")
-        return ", ".join(parts)
+        left = self._pace.left(int(row["step"]) + 1, _total(row))
+        return progress(row) + (f", {int(left) // 60}:{int(left) % 60:02d} left" if left is not None else "")
+
+
+def progress(row: dict[str, Any]) -> str:
+    """Where a row of metrics was written, in words."""
+    parts = [
+        f"step {int(row['step']) + 1} of {_total(row)}", f"epoch {row['epoch']:.2f}", f"loss {row['loss']:.4g}",
+        f"{row['tokens_per_second']:.0f} tokens/s",
+    ]  # fmt: skip
+    if "accuracy" in row:
+        parts.insert(3, f"accuracy {row['accuracy']:.3f}")
+    return ", ".join(parts)
+
+
+def _total(row: dict[str, Any]) -> int:
+    return round((row["step"] + 1) / row["progress"])
 
 
 def held_out(row: dict[str, Any]) -> str:
