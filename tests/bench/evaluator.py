@@ -53,7 +53,7 @@ def request_bodies(folder: Path) -> list[bytes]:
 
     config = EvaluatorConfig(outputs=folder / "outputs", gold=str(folder / "gold.jsonl"), max_samples=10**6)
     rows, _ = read_rows(config)
-    index = load_index(config, rows)
+    index = load_index(config, rows, [])
     return [
         json.dumps({"model": "m", "max_tokens": 1024, "messages": BUILT_IN.messages(*prepare(row, index))}).encode()
         for row in rows

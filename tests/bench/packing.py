@@ -17,7 +17,8 @@ import time
 import torch
 
 from rlctl.learner.config import LearnerConfig, OptimizerConfig
-from rlctl.learner.learner import Batch, Learner, LossOutput, Totals
+from rlctl.learner.learner import Learner
+from rlctl.learner.loss import Batch, LossOutput, Totals
 from rlctl.learner.sequence import Sequence
 from rlctl.models.load import load_causal_lm
 from rlctl.models.source import SMOLLM2, resolve

@@ -88,6 +88,21 @@ def test_a_dry_run_of_what_asks_no_judge_or_has_no_outputs_yet(tmp_path: Path) -
     assert not (tmp_path / "evaluation").exists()
 
 
+def test_settings_files_and_names_from_any_system(tmp_path: Path) -> None:
+    write_pairs(tmp_path, 2)
+    rules = ("--gold", "gold.jsonl", "--judge", "rules")
+    (tmp_path / "own.toml").write_bytes('\ufefflanguage = "zh"\r\n'.encode())
+    odd = "o\x7f\x1b[31m\"'\\ 出"
+    done = _eval(*rules, "--config", "own.toml", "--output", odd, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "指标" in done.stdout
+    assert "\x1b" not in done.stdout
+    assert (tmp_path / odd / "summary.json").exists()
+    (tmp_path / "own.toml").write_bytes('language = "zh"'.encode("utf-16"))
+    done = _eval(*rules, "--config", "own.toml", cwd=tmp_path)
+    assert (done.returncode, "own.toml is not UTF-8" in done.stderr) == (2, True)
+
+
 def test_any_terminal_and_any_proxy_will_do(tmp_path: Path) -> None:
     proxies = dict.fromkeys(("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"), "socks5://127.0.0.1:9")
     done = _eval("--demo", "--language", "zh", cwd=tmp_path, PYTHONIOENCODING="ascii", **proxies)

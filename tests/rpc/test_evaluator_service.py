@@ -144,3 +144,32 @@ def test_a_restarted_service_goes_on_from_its_journal(tmp_path: Path) -> None:
             await service.stop()
 
     asyncio.run(run())
+
+
+def test_a_damaged_state_folder_hurts_only_itself(tmp_path: Path) -> None:
+    write_pairs(tmp_path, 3)
+    for name, text in (("cut", '{"outp'), ("other", '{"gone": 1}'), ("list", "[]")):
+        folder = tmp_path / "state" / name
+        folder.mkdir(parents=True)
+        (folder / "request.json").write_text(text)
+
+    async def run() -> None:
+        async with StandIn(latency_s=0.3) as judge:
+            service, pool, client = await _service(tmp_path)
+            with pytest.raises(NotFoundError):
+                await client.get_report("cut")
+            request = pb.StartEvaluationRequest(request_id="r", config_json=_settings(tmp_path, judge.base_url))
+            evaluation = (await client.start_evaluation(request)).evaluation_id
+            # Its end cannot be noted; those who watch hear of it all the same.
+            (tmp_path / "state" / evaluation / "ended.part").mkdir()
+            seen = [progress async for progress in client.watch_evaluation(evaluation)]
+            assert seen[-1].state == pb.EVALUATION_STATE_DONE
+            (tmp_path / "state").rename(tmp_path / "gone")
+            (tmp_path / "state").touch()
+            other = pb.StartEvaluationRequest(request_id="s", config_json=_settings(tmp_path, judge.base_url))
+            with pytest.raises(FailedPreconditionError, match="the service cannot write"):
+                await client.start_evaluation(other)
+            await pool.close()
+            await service.stop()
+
+    asyncio.run(run())

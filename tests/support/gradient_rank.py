@@ -17,7 +17,8 @@ from rlctl.algorithms.aggregate import aggregate
 from rlctl.algorithms.policy_loss import cispo_loss, gspo_loss, ppo_loss, reinforce_loss
 from rlctl.algorithms.value_loss import value_loss
 from rlctl.learner.config import LearnerConfig, OptimizerConfig
-from rlctl.learner.learner import Batch, Learner, LossFn, LossOutput, Totals
+from rlctl.learner.learner import Learner
+from rlctl.learner.loss import Batch, LossFn, LossOutput, Totals
 from rlctl.learner.sequence import Sequence
 from rlctl.models.load import load_causal_lm, load_value_model
 

@@ -1,4 +1,4 @@
-"""A run of `rlctl launch ppo` on a tiny model, every process real, watched from outside."""
+"""A run of `rlctl launch` on a tiny model, every process real, watched from outside."""
 
 from __future__ import annotations
 
@@ -72,10 +72,11 @@ def tiny_recipe(folder: Path, **settings: Any) -> Path:
 
 
 class LaunchedRun:
-    """`rlctl launch ppo`, in a session of its own."""
+    """`rlctl launch` of a recipe that names its run `run`, in a session of its own."""
 
-    def __init__(self, recipe: Path) -> None:
+    def __init__(self, recipe: Path, job: str = "ppo") -> None:
         self.recipe = recipe
+        self.job = job
         self.folder = RunFolder(recipe.parent / "runs" / "run")
         self.path = self.folder.path
         self.output = recipe.parent / "launch.log"
@@ -88,7 +89,7 @@ class LaunchedRun:
         before = self.folder.launch()
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "rlctl.cli.main", "launch", "ppo", str(self.recipe), *arguments],
+                [sys.executable, "-m", "rlctl.cli.main", "launch", self.job, str(self.recipe), *arguments],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=os.environ | {"RLCTL_LOG_LEVEL": "DEBUG", "COLUMNS": "200"},

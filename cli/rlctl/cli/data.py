@@ -66,11 +66,11 @@ def preview(
 def load_any_tokenizer(model: str) -> Any:
     """The tokenizer of a folder, a hub name, or the small model that is built on the spot."""
     from rlctl.core.errors import ConfigError
-    from rlctl.launch.prepare import ARITHMETIC
+    from rlctl.launch.prepare import ARITHMETIC, UNTRAINED
 
     if not model:
         raise ConfigError("whose tokens? Name a model with --model: a folder, a hub name, or " + ARITHMETIC)
-    if model == ARITHMETIC:
+    if model in (ARITHMETIC, UNTRAINED):
         from rlctl.models.arithmetic import build_tokenizer
 
         return build_tokenizer()
@@ -83,7 +83,7 @@ def load_any_tokenizer(model: str) -> Any:
 def _is_recipe(what: str) -> bool:
     from rlctl.launch.recipe import recipe_names
 
-    return Path(what).suffix == ".toml" or what in recipe_names()
+    return Path(what).suffix == ".toml" or what in (*recipe_names(), *recipe_names("offline"))
 
 
 def _of_path(path: str, settings: list[str], kind: str | None) -> SourceConfig:
@@ -107,20 +107,20 @@ def _of_recipe(
     """The data sets of a recipe, the held-out one that they are kept apart from, and the model."""
     from rlctl.core.config import load, parse, set_override
     from rlctl.core.errors import ConfigError, NotFoundError
-    from rlctl.launch.recipe import Recipe, find_recipe
-    from rlctl.offline.config import JOBS
+    from rlctl.launch.recipe import Recipe, find_recipe, recipe_names
+    from rlctl.launch.training_recipe import TRAINING_RECIPES
 
-    path = find_recipe(name)
+    path = find_recipe(name, "offline" if name in recipe_names("offline") else "")
     tree = parse(path.read_text(encoding="utf-8"), path)
     for setting in settings:
         set_override(tree, setting)
     jobs = {"supervised": "sft", "preference": "dpo", "process": "prm", "prompts": "ppo"}
     job = tree.get("job") or (jobs.get(kind, kind) if kind else None)
     if job is None and isinstance(tree.get("data"), list):
-        raise ConfigError(f"{path} does not say which trainer it is for: say --as {', '.join(JOBS)}")
+        raise ConfigError(f"{path} does not say which trainer it is for: say --as {', '.join(TRAINING_RECIPES)}")
     train: list[SourceConfig]
-    if job in JOBS:
-        offline: Any = load(JOBS[job], path, settings)
+    if job in TRAINING_RECIPES:
+        offline: Any = load(TRAINING_RECIPES[job], path, settings)
         train, apart, model = offline.data, offline.eval_data, offline.model
     else:
         recipe = load(Recipe, path, settings)

@@ -79,7 +79,9 @@ def evaluate(
 def _toml(value: Any) -> str:
     import json
 
-    return json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)
+    text = json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)
+    # The one control character that JSON leaves as it is and TOML forbids.
+    return text.replace("\x7f", "\\u007f")
 
 
 def _judges(judges: list[str], models: list[str], urls: list[str], prices: list[str]) -> str:
@@ -134,7 +136,7 @@ def _local(config: EvaluatorConfig, *, demo: bool) -> dict[str, Any]:
 
     from rlctl.evaluator.demonstration import demonstrate
     from rlctl.evaluator.job import run_job
-    from rlctl.evaluator.terminal import show
+    from rlctl.evaluator.terminal import plain, show
 
     console = _console()
     with _bar(console) as on_progress:
@@ -150,7 +152,7 @@ def _local(config: EvaluatorConfig, *, demo: bool) -> dict[str, Any]:
             )
             raise typer.Exit(130) from None
     show(console, summary, config.language)
-    console.print(f"report: {config.output_dir.resolve()}", markup=False, soft_wrap=True)
+    console.print(f"report: {plain(str(config.output_dir.resolve()))}", markup=False, soft_wrap=True)
     return summary
 
 

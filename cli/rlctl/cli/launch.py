@@ -1,7 +1,8 @@
-"""`rlctl launch ppo [RECIPE] [key=value ...]`."""
+"""`rlctl launch ppo|sft|rm|dpo|kto|kd|prm [RECIPE] [key=value ...]`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,8 +10,24 @@ import typer
 
 if TYPE_CHECKING:
     from rlctl.launch.recipe import Recipe
+    from rlctl.launch.training_recipe import TrainingRecipe
+
+#: What the commands without services train; each has a recipe of its own name, which runs on a CPU in minutes.
+TRAININGS = {
+    "sft": "Supervised fine-tuning on prompts with responses, chats or plain text.",
+    "rm": "A reward model from pairs of a better and a worse response.",
+    "dpo": "Direct preference optimisation (cDPO, IPO) on pairs.",
+    "kto": "Kahneman-Tversky optimisation on responses judged one by one.",
+    "kd": "Distillation of a teacher into a smaller model.",
+    "prm": "A process reward model, which judges each step of reasoning.",
+}
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything and print the plan; start nothing.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Start anew; an earlier run of this name is kept beside.")]
+RayAddress = Annotated[str | None, typer.Option(help="Join this Ray cluster (host:port).")]
 
 
 @app.callback()
@@ -27,13 +44,9 @@ def ppo(
             help="A recipe's name or file (quickstart where none is given), then settings that win over it.",
         ),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything and print the plan; start nothing.")
-    ] = False,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start anew; an earlier run of this name is kept beside.")
-    ] = False,
-    ray_address: Annotated[str | None, typer.Option(help="Join this Ray cluster (host:port).")] = None,
+    dry_run: DryRun = False,
+    fresh: Fresh = False,
+    ray_address: RayAddress = None,
     nats_url: Annotated[str | None, typer.Option(help="Use this NATS server instead of one of the run's own.")] = None,
 ) -> None:
     """PPO and its family (GRPO, RLOO, REINFORCE++, ...): a run that exists is gone on with."""
@@ -57,11 +70,58 @@ def ppo(
 def read_recipe(arguments: list[str]) -> Recipe:
     """The recipe of `[RECIPE] [key=value ...]`. Raises ConfigError and NotFoundError."""
     from rlctl.core.config import load
-    from rlctl.core.errors import ConfigError
     from rlctl.launch.recipe import DEFAULT_RECIPE, Recipe, find_recipe
+
+    name, settings = _split(arguments)
+    return load(Recipe, find_recipe(name or DEFAULT_RECIPE), settings)
+
+
+def read_training_recipe(job: str, arguments: list[str]) -> TrainingRecipe:
+    """The same of an offline trainer; its own recipe where none is named. Raises ConfigError and NotFoundError."""
+    from rlctl.core.config import load
+    from rlctl.launch.recipe import find_recipe
+    from rlctl.launch.training_recipe import TRAINING_RECIPES
+
+    name, settings = _split(arguments)
+    return load(TRAINING_RECIPES[job], find_recipe(name or job, "offline"), settings)  # type: ignore[index]
+
+
+def _split(arguments: list[str]) -> tuple[str, list[str]]:
+    """The recipe's name (or nothing) and the settings."""
+    from rlctl.core.errors import ConfigError
 
     names = [argument for argument in arguments if "=" not in argument or Path(argument).is_file()]
     if len(names) > 1:
         raise ConfigError(f"give one recipe, not {' and '.join(names)}; settings are written key=value")
-    path = find_recipe(names[0] if names else DEFAULT_RECIPE)
-    return load(Recipe, path, [argument for argument in arguments if argument not in names])
+    return names[0] if names else "", [argument for argument in arguments if argument not in names]
+
+
+def _training(job: str) -> Callable[..., None]:
+    def command(
+        arguments: Annotated[
+            list[str] | None,
+            typer.Argument(
+                metavar="[RECIPE] [KEY=VALUE]...",
+                help="A recipe's name or file (the command's own where none is given), then settings that win over it.",
+            ),
+        ] = None,
+        dry_run: DryRun = False,
+        fresh: Fresh = False,
+        ray_address: RayAddress = None,
+    ) -> None:
+        from rich.console import Console
+
+        from rlctl.launch import training
+
+        options = [f"cluster.ray_address={ray_address}"] if ray_address is not None else []
+        recipe = read_training_recipe(job, [*(arguments or []), *options])
+        if dry_run:
+            training.dry_run_training(recipe, Console())
+            return
+        raise typer.Exit(training.launch_training(recipe, Console(), fresh=fresh))
+
+    return command
+
+
+for _job, _help in TRAININGS.items():
+    app.command(_job, help=_help)(_training(_job))

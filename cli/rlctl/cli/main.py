@@ -13,13 +13,28 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from rlctl.cli import chat, data, export, generate, launch, logs, migrate, replay, score, serve, settings, status, stop
+from rlctl.cli import (
+    chat,
+    data,
+    export,
+    generate,
+    launch,
+    logs,
+    lora,
+    migrate,
+    replay,
+    score,
+    serve,
+    settings,
+    status,
+    stop,
+)
 from rlctl.cli import eval as evaluation
 from rlctl.core.errors import InvalidArgumentError, NotFoundError, RlctlError
 
 ORDER = (
-    "launch", "status", "logs", "stop", "chat", "generate", "score", "eval", "data", "export", "replay", "serve",
-    "migrate", "settings",
+    "launch", "status", "logs", "stop", "chat", "generate", "score", "eval", "data", "export", "lora",
+    "replay", "serve", "migrate", "settings",
 )  # fmt: skip
 
 
@@ -47,6 +62,7 @@ app.command("generate")(generate.generate)
 app.command("score")(score.score)
 app.command("chat")(chat.chat)
 app.command("export")(export.export)
+app.add_typer(lora.app, name="lora", help="Adapters: merge one into its base.")
 app.command("replay")(replay.replay)
 app.command("serve", context_settings={"ignore_unknown_options": True})(serve.serve)
 app.command("eval")(evaluation.evaluate)

@@ -37,7 +37,12 @@ def migrate(
         output.write_text(as_toml(draft), encoding="utf-8")
     console = Console(stderr=True)
     if draft.left:
-        table = Table("not carried over", "why", title=f"{len(draft.left)} flags", title_justify="left")
+        table = Table(
+            "not carried over",
+            "why",
+            title=f"{len(draft.left)} flag{'s' if len(draft.left) != 1 else ''}",
+            title_justify="left",
+        )
         for left in draft.left:
             table.add_row(Text(left.flag), Text(left.reason))
         console.print(table)

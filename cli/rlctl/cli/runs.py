@@ -24,7 +24,7 @@ def run_folder(name: str, runs_dir: Path) -> RunFolder:
 
     path = Path(name)
     folder = RunFolder(path if path.is_dir() and (path / "recipe.toml").is_file() else runs_dir / name)
-    folder.recipe()
+    folder.require()
     return folder
 
 

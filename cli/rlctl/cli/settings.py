@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 #: Where a file of settings begins, and what it is for.
 MODELS = {
     "recipe": ("rlctl.launch.recipe:Recipe", "A recipe: `rlctl launch ppo FILE key=value ...`"),
+    "sft": ("rlctl.launch.training_recipe:SFTRecipe", "A recipe of `rlctl launch sft`"),
+    "rm": ("rlctl.launch.training_recipe:RMRecipe", "A recipe of `rlctl launch rm`"),
+    "dpo": ("rlctl.launch.training_recipe:DPORecipe", "A recipe of `rlctl launch dpo`"),
+    "kto": ("rlctl.launch.training_recipe:KTORecipe", "A recipe of `rlctl launch kto`"),
+    "kd": ("rlctl.launch.training_recipe:KDRecipe", "A recipe of `rlctl launch kd`"),
+    "prm": ("rlctl.launch.training_recipe:PRMRecipe", "A recipe of `rlctl launch prm`"),
     "generation": ("rlctl.generation.config:GenerationConfig", "`rlctl serve generation`"),
     "reward": ("rlctl.reward.config:RewardConfig", "`rlctl serve reward`"),
     "reference": ("rlctl.reference.config:ReferenceConfig", "`rlctl serve reference`"),

@@ -28,7 +28,9 @@ def status(
         _list(console, runs_dir)
         return
     folder = run_folder(run, runs_dir)
-    if folder.is_up() and folder.launch() is not None:
+    if folder.job != "ppo":
+        _training(console, folder)
+    elif folder.is_up() and folder.launch() is not None:
         _live(console, folder)
     else:
         _past(console, folder)
@@ -65,6 +67,26 @@ def _past(console: Console, folder: RunFolder) -> None:
     summary = folder.summary()
     if summary:
         print_summary(console, folder.path.name, folder.path, summary, restarts=0)
+    step = folder.checkpoint_step()
+    console.print(
+        f"not up; {'no checkpoint yet' if step is None else f'newest checkpoint: step {step}'}",
+        markup=False,
+        highlight=False,
+    )
+
+
+def _training(console: Console, folder: RunFolder) -> None:
+    """A run without services: its last step, and what it came to."""
+    from rlctl.launch.training_view import print_training, progress
+    from rlctl.trainer.metrics import read_rows
+
+    rows = read_rows(folder.path / "metrics.jsonl")
+    if folder.is_up():
+        console.print(f"up ({folder.job}): {progress(rows[-1]) if rows else 'starting'}", markup=False, highlight=False)
+        return
+    summary = folder.summary()
+    if summary:
+        print_training(console, folder.path.name, folder.path, summary)
     step = folder.checkpoint_step()
     console.print(
         f"not up; {'no checkpoint yet' if step is None else f'newest checkpoint: step {step}'}",

@@ -40,6 +40,7 @@ def check(recipe: Recipe, plan: Plan, *, here: bool, ports: bool, gpus: int | No
         *_models(recipe),
         *data_faults("data", recipe.data),
         *(data_faults("eval.data", recipe.eval.data) if recipe.eval.data is not None else ()),
+        *_ptx(recipe),
         *_reward_functions(recipe),
         *(_keys(recipe) if here else ()),
         *_software(recipe),
@@ -94,14 +95,21 @@ def _batches(recipe: Recipe) -> Iterator[str]:
             f"{samples} samples a step (sampling.prompts_per_step x sampling.n) do not divide into "
             f"train.minibatches = {minibatches}: {near} would do"
         )
-    learners = {"actor.ranks": recipe.actor.ranks}
+    learners = {"actor": recipe.actor}
     if recipe.needs_critic:
-        learners["critic.learner.ranks"] = recipe.critic.learner.ranks
-    for name, ranks in learners.items():
-        if ranks > samples // minibatches:
-            yield f"{name} = {ranks} is above the {samples // minibatches} samples of a minibatch: lower it"
+        learners["critic.learner"] = recipe.critic.learner
+    for name, learner in learners.items():
+        if learner.ranks // learner.sequence_parallel > samples // minibatches:
+            yield (
+                f"{name}.ranks = {learner.ranks} is above the {samples // minibatches} samples of a minibatch: lower it"
+            )
     if recipe.bus.max_groups < 2 * recipe.sampling.prompts_per_step:
         yield f"bus.max_groups = {recipe.bus.max_groups} cannot hold two steps: raise it or lower prompts_per_step"
+
+
+def _ptx(recipe: Recipe) -> Iterator[str]:
+    for index, data in enumerate(recipe.ptx.data if recipe.ptx is not None else []):
+        yield from data_faults(f"ptx.data.{index}", data)
 
 
 def _models(recipe: Recipe) -> Iterator[str]:

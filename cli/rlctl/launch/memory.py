@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlctl.launch.prepare import ARITHMETIC
+from rlctl.launch.prepare import ARITHMETIC, UNTRAINED
 
 MIB = 2**20
 TORCH_MB = 500
@@ -45,7 +45,7 @@ ARITHMETIC_SIZE = ModelSize(540_000, hidden=128, layers=3, vocabulary=320)
 
 def model_size(model: str) -> ModelSize | None:
     """Size of a model in a folder, from its weight files' headers; of a name such as `Qwen2.5-7B`, from the name."""
-    if model == ARITHMETIC:
+    if model in (ARITHMETIC, UNTRAINED):
         return ARITHMETIC_SIZE
     folder = Path(model).expanduser()
     if folder.is_dir():

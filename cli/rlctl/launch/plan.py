@@ -250,6 +250,12 @@ class Planner:
                 f"generation runs in {recipe.generation.dtype} and the actor in {recipe.actor.dtype}: "
                 "sampler and trainer will disagree more than they must"
             )
+        lora = recipe.actor.lora
+        if lora is not None and lora.quantize_4bit and recipe.needs_reference and not recipe.reference.quantize_4bit:
+            notes.append(
+                "the actor's base is held in 4 bits and the reference is not: their KL is above 0 from the start; "
+                "set reference.quantize_4bit = true"
+            )
         if memory.model_size(self._model) is None:
             notes.append(f"the size of {self._model or 'the model'} is not known: its memory was not checked")
         if self._spread:
@@ -281,7 +287,7 @@ def training_mb(learner: LearnerConfig, model: str) -> int:
         zero_stage=learner.zero_stage,
         lora=learner.lora is not None,
         quantized=learner.lora is not None and learner.lora.quantize_4bit,
-        micro_batch_tokens=learner.micro_batch_tokens,
+        micro_batch_tokens=learner.micro_batch_tokens // learner.sequence_parallel,
         logits_chunk=learner.logits_chunk,
         checkpointing=learner.gradient_checkpointing,
     )

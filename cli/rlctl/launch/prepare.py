@@ -19,43 +19,52 @@ from rlctl.core.errors import DeadlineError, FailedPreconditionError
 from rlctl.launch.warmup import USUAL_STEPS, VERSION, Progress
 from rlctl.models.source import cache_dir, resolve
 
-#: The name in a recipe of the model that is built on the spot.
+#: The names in a recipe of the model that is built on the spot: warmed up, and as it is before.
 ARITHMETIC = "rlctl/arithmetic-llama"
+UNTRAINED = "rlctl/arithmetic-llama-untrained"
 
 
 def prepare_model(
     name: str, seed: int, report: Callable[[str], None] = lambda line: None, timeout_s: float = 1800.0
 ) -> Path:
-    """The folder of a model by any name: a folder, a hub name, or `rlctl/arithmetic-llama`.
+    """The folder of a model by any name: a folder, a hub name, or `rlctl/arithmetic-llama` (`-untrained`).
 
-    The last is built from `seed` and taught half of addition by supervised fine-tuning in a process of its own
-    (about half a minute), once: it is kept in the cache folder under the recipe's version and the seed, and appears
-    there whole or not at all. `report` gets a line of progress now and then. Raises NotFoundError (no such model),
-    FailedPreconditionError (the warm-up failed) and DeadlineError (it took longer than `timeout_s` seconds).
+    The last is built from `seed` and, unless it is to be untrained, taught half of addition by supervised fine-tuning
+    in a process of its own (about half a minute), once: it is kept in the cache folder under the recipe's version and
+    the seed, and appears there whole or not at all. `report` gets a line of progress now and then. Raises
+    NotFoundError (no such model), FailedPreconditionError (the warm-up failed) and DeadlineError (it took longer than
+    `timeout_s` seconds).
     """
-    if name != ARITHMETIC:
+    if name not in (ARITHMETIC, UNTRAINED):
         return resolve(name)
-    target = cache_dir() / "models" / f"{ARITHMETIC.replace('/', '--')}-v{VERSION}-seed{seed}"
+    target = cache_dir() / "models" / f"{name.replace('/', '--')}-v{VERSION}-seed{seed}"
     target.parent.mkdir(parents=True, exist_ok=True)
     with _locked(target.with_suffix(".lock"), timeout_s):
         if not (target / "config.json").is_file():
             aside = Path(tempfile.mkdtemp(dir=target.parent))
             try:
-                _warm_up(aside / "model", seed, report, timeout_s)
+                _build(name, aside / "model", seed, report, timeout_s)
                 (aside / "model").rename(target)
             finally:
                 shutil.rmtree(aside, ignore_errors=True)
     return target
 
 
-def _warm_up(output: Path, seed: int, report: Callable[[str], None], timeout_s: float) -> None:
-    report(f"building {ARITHMETIC} (seed {seed})")
+def _build(name: str, output: Path, seed: int, report: Callable[[str], None], timeout_s: float) -> None:
+    report(f"building {name} (seed {seed})")
     errors = output.with_name("stderr")
     began = time.monotonic()
     with (
         errors.open("w") as stderr,
         subprocess.Popen(
-            [sys.executable, "-m", "rlctl.launch.warmup", str(output), str(seed)],
+            [
+                sys.executable,
+                "-m",
+                "rlctl.launch.warmup",
+                str(output),
+                str(seed),
+                *(["untrained"] * (name == UNTRAINED)),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=stderr,
@@ -76,10 +85,10 @@ def _warm_up(output: Path, seed: int, report: Callable[[str], None], timeout_s: 
     if code == 0:
         return
     if time.monotonic() - began >= timeout_s:
-        raise DeadlineError(f"the warm-up of {ARITHMETIC} took more than {timeout_s:.0f} s")
+        raise DeadlineError(f"the warm-up of {name} took more than {timeout_s:.0f} s")
     said = errors.read_text().strip().splitlines()
     raise FailedPreconditionError(
-        f"the warm-up of {ARITHMETIC} (seed {seed}) ended with code {code}: {said[-1] if said else 'it said nothing'}",
+        f"the warm-up of {name} (seed {seed}) ended with code {code}: {said[-1] if said else 'it said nothing'}",
         reason="WARM_UP_FAILED",
     )
 

@@ -14,6 +14,7 @@ import os
 import re
 import socket
 import time
+import tomllib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,15 +22,23 @@ from typing import IO, Any
 
 import tomli_w
 
-from rlctl.core.config import load
+from rlctl.core.config import StrictConfig, load
 from rlctl.core.errors import ConfigError, FailedPreconditionError, NotFoundError
 from rlctl.launch.recipe import Recipe
+from rlctl.launch.training_recipe import TRAINING_RECIPES, TrainingRecipe
 
 #: Settings that decide what was issued, how a step was made of it, and what a checkpoint looks like.
 BINDING = (
-    "seed", "model", "data", "sampling", "advantage.estimator", "train.passes", "train.minibatches",
+    "seed", "model", "data", "sampling", "advantage.estimator", "train.passes", "train.minibatches", "ptx",
     "actor.ranks", "actor.zero_stage", "actor.dtype", "actor.lora", "reference.model", "critic.model",
     "critic.learner.ranks", "critic.learner.zero_stage", "critic.learner.dtype", "critic.learner.lora",
+)  # fmt: skip
+#: Settings of an offline training with which it may go on.
+CHANGEABLE = (
+    "name", "runs_dir", "steps", "epochs", "eval_steps", "eval_data", "checkpoint", "log", "cluster", "stop",
+    "learner.threads", "learner.micro_batch_tokens", "learner.packing", "learner.attention", "learner.logits_chunk",
+    "learner.gradient_checkpointing", "learner.compile_layers", "learner.overlap_comm", "learner.optimizer",
+    "reference.batch_tokens",
 )  # fmt: skip
 _CHECKPOINT = re.compile(r"step-(\d+)")
 
@@ -57,11 +66,29 @@ class RunFolder:
     def exists(self) -> bool:
         return (self.path / "recipe.toml").is_file()
 
-    def recipe(self) -> Recipe:
+    def require(self) -> None:
         """Raises NotFoundError."""
         if not self.exists:
             raise NotFoundError(f"no run {self.path.name!r} in {self.path.parent}: `rlctl status` lists the runs there")
+
+    @property
+    def job(self) -> str:
+        """`ppo`, or the job of an offline training. Raises NotFoundError."""
+        self.require()
+        return str(tomllib.loads((self.path / "recipe.toml").read_text(encoding="utf-8")).get("job", "ppo"))
+
+    def recipe(self) -> Recipe:
+        """Raises NotFoundError, and FailedPreconditionError for a training without services."""
+        if self.job != "ppo":
+            raise FailedPreconditionError(
+                f"run {self.path.name!r} is a training of its own ({self.job}), without the services of "
+                "`rlctl launch ppo` that this needs"
+            )
         return load(Recipe, self.path / "recipe.toml")
+
+    def training_recipe(self) -> TrainingRecipe:
+        """Of an offline training."""
+        return load(TRAINING_RECIPES[self.job], self.path / "recipe.toml")  # type: ignore[index]
 
     def summary(self) -> dict[str, Any]:
         """What the trainer wrote when it last ended; empty before."""
@@ -125,7 +152,7 @@ class RunFolder:
         self.path.rename(aside)
         return aside
 
-    def write_recipe(self, recipe: Recipe) -> None:
+    def write_recipe(self, recipe: StrictConfig) -> None:
         tree = recipe.model_dump(
             mode="json", exclude={"bus": {"url", "run"}, "server": {"registry"}, "channel": {"addresses"}}
         )
@@ -141,6 +168,17 @@ class RunFolder:
         changed = list(differences(before, recipe, BINDING))
         if before.needs_reference != recipe.needs_reference:
             changed.append(f"kl.coef: {before.kl.coef} -> {recipe.kl.coef}")
+        self._refuse(changed)
+
+    def refuse_other_training(self, recipe: TrainingRecipe) -> None:
+        """Raises ConfigError when an offline training cannot go on with these settings."""
+        if self.job != recipe.job:
+            self._refuse([f"job: {self.job!r} -> {recipe.job!r}"])
+        names = tuple(type(recipe).model_fields)
+        changed = differences(self.training_recipe(), recipe, names)
+        self._refuse([line for line in changed if not line.startswith(CHANGEABLE)])
+
+    def _refuse(self, changed: list[str]) -> None:
         if changed:
             name = self.path.name
             raise ConfigError(
@@ -151,7 +189,7 @@ class RunFolder:
             )
 
 
-def differences(before: Recipe, after: Recipe, names: tuple[str, ...]) -> Iterator[str]:
+def differences(before: StrictConfig, after: StrictConfig, names: tuple[str, ...]) -> Iterator[str]:
     """`name: old -> new` for each named setting, or section, that differs."""
     old, new = before.model_dump(mode="json"), after.model_dump(mode="json")
     for name in names:

@@ -1,4 +1,5 @@
-"""`python -m rlctl.launch.warmup OUT SEED`: builds the small arithmetic model and teaches it half of addition.
+"""`python -m rlctl.launch.warmup OUT SEED [untrained]`: builds the small arithmetic model and, unless it is to be
+untrained, teaches it half of addition.
 
 A process of its own, so that neither torch nor a process group enters the launcher. It writes the model to OUT and
 its progress to standard output, one JSON object a line (the fields of `Progress`); all else goes to standard error.
@@ -121,8 +122,14 @@ def main() -> int:
     # Libraries print where they like: standard output is kept for the progress.
     progress = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    output, seed = Path(sys.argv[1]), int(sys.argv[2])
     try:
-        warm_up(Path(sys.argv[1]), int(sys.argv[2]), progress)
+        if sys.argv[3:] == ["untrained"]:
+            from rlctl.models.arithmetic import write_untrained
+
+            write_untrained(output, seed)
+        else:
+            warm_up(output, seed, progress)
     except RlctlError as error:
         logger.error("%s", error.message)
         return error.exit_code

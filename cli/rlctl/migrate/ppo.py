@@ -121,8 +121,7 @@ TABLE: Table = {
     "vllm_is_truncated_threshold": together,
     "vllm_is_correction_type": together,
     "use_icepop": together,
-    **{name: dropped("there is no mixing with pre-training data")
-       for name in ("ptx_coef", "pretrain_data", "pretrain_data_probs", "pretrain_split", "pretrain_max_len")},
+    **{name: together for name in ("ptx_coef", "pretrain_data", "pretrain_data_probs", "pretrain_split")},
     # Data and evaluation.
     **{name: together for name in ("prompt_data", "prompt_data_probs", "prompt_split", "input_key", "label_key",
                                    "input_template", "apply_chat_template", "tokenizer_chat_template", "max_samples")},

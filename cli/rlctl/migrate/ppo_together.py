@@ -29,6 +29,7 @@ def finish(draft: Draft, line: CommandLine) -> None:
     _rewards(draft, line)
     _objectives(draft, line)
     _off_policy(draft, line)
+    _pretraining(draft, line)
     _critic(draft, line)
 
 
@@ -202,6 +203,23 @@ def _off_policy(draft: Draft, line: CommandLine) -> None:
             draft.set("off_policy.high", high)
     elif band:
         draft.set("off_policy.high", line.flags[names[0]].number())
+
+
+def _pretraining(draft: Draft, line: CommandLine) -> None:
+    if "pretrain_data" not in line.flags:
+        for name in ("ptx_coef", "pretrain_data_probs", "pretrain_split"):
+            if name in line.flags:
+                draft.drop(line.written(name), "there is no --pretrain_data")
+        return
+    settings = {
+        "input_key": line.text("input_key", "input"),
+        "pretrain": True,
+        "max_len": draft.get("generation.max_model_len"),
+    }
+    split = line.text("pretrain_split", "train")
+    draft.set("ptx.data", data_sets(line, "pretrain_data", "pretrain_data_probs", split, settings))
+    draft.set("ptx.coef", line.number("ptx_coef", 0.05))
+    draft.set("ptx.batch_size", line.integer("train_batch_size", 128))
 
 
 def _critic(draft: Draft, line: CommandLine) -> None:

@@ -103,7 +103,7 @@ class Asking:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._done = 0
         self._called = 0
-        self._begin = time.monotonic()
+        self._first_call = 0.0
         self.stopped: Stopped | None = None
 
     def cost(self) -> float:
@@ -189,6 +189,7 @@ class Asking:
     ) -> Reply:
         most = most_cost(judge.spec, messages, max_tokens)
         await self._budget.admit(most)
+        self._first_call = self._first_call or time.monotonic()
         try:
             await self._journal.ask(key, attempt)
             try:
@@ -205,8 +206,10 @@ class Asking:
     def progress(self) -> Progress:
         left = -1.0
         if self._called >= 3:
-            per_record = (time.monotonic() - self._begin) / max(1, self._done)
-            left = per_record * (len(self._rows) - self._done)
+            # What the journal held went by in no time and says nothing about the rest.
+            per_call = (time.monotonic() - self._first_call) / self._called
+            calls_a_record = len(self._judges) * (2 if self._config.swap_check else 1)
+            left = per_call * calls_a_record * (len(self._rows) - self._done)
         return Progress(self._done, len(self._rows), left, self.cost())
 
 

@@ -64,7 +64,11 @@ class EvaluatorEngine:
     def resume(self) -> None:
         """Picks up every evaluation in the state folder; those that had not ended go on from their journals."""
         for request in sorted(self._config.state_dir.glob("*/request.json")):
-            evaluation = self._load(request.parent)
+            try:
+                evaluation = self._load(request.parent)
+            except (OSError, ValueError, KeyError, TypeError, RlctlError) as error:
+                _log.error("%s is left out, it cannot be read: %s", request.parent, error)
+                continue
             self._evaluations[evaluation.id] = evaluation
             if evaluation.state == "running":
                 self._launch(evaluation)
@@ -90,8 +94,11 @@ class EvaluatorEngine:
         config = validate(EvaluatorConfig, tree)
         known = self._evaluations.get(evaluation_id)
         if known is None:
-            folder.mkdir(parents=True, exist_ok=True)
-            _write(folder / "request.json", tree)
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                _write(folder / "request.json", tree)
+            except OSError as error:
+                raise FailedPreconditionError(f"the service cannot write {folder}: {error.strerror}") from error
             known = self._evaluations[evaluation_id] = Running(evaluation_id, config, folder)
             self._launch(known)
         elif known.config != config:
@@ -134,7 +141,11 @@ class EvaluatorEngine:
 
     def _end(self, evaluation: Running, state: State, message: str) -> None:
         evaluation.state, evaluation.message = state, message
-        _write(evaluation.folder / "ended.json", {"state": state, "message": message})
+        try:
+            _write(evaluation.folder / "ended.json", {"state": state, "message": message})
+        except OSError as error:
+            # A restarted service goes on with it, from its journal.
+            _log.error("evaluation %s: its end cannot be noted: %s", evaluation.id, error)
         _log.info("evaluation %s: %s %s", evaluation.id, state, message)
         evaluation.notify()
 

@@ -21,7 +21,7 @@ _NAMED = 8
 
 def show(console: Console, summary: dict[str, Any], language: Language) -> None:
     """Prints the statistics of each data set and what needs attention."""
-    summary = _plain(summary)
+    summary = plain(summary)
     if summary["mode"] == "single":
         _show_single(console, summary, language)
         return
@@ -31,12 +31,12 @@ def show(console: Console, summary: dict[str, Any], language: Language) -> None:
     _attention(console, summary, language)
 
 
-def _plain(tree: Any) -> Any:
+def plain(tree: Any) -> Any:
     """The same without characters that would command the terminal or that it cannot print: names come from files."""
     if isinstance(tree, dict):
-        return {_plain(key): _plain(value) for key, value in tree.items()}
+        return {plain(key): plain(value) for key, value in tree.items()}
     if isinstance(tree, list):
-        return [_plain(value) for value in tree]
+        return [plain(value) for value in tree]
     if isinstance(tree, str):
         return "".join(char if char.isprintable() else "?" for char in tree)
     return tree

@@ -54,9 +54,13 @@ def load(cls: type[C], path: Path | None = None, overrides: Sequence[str] = ()) 
     text = ""
     if path is not None:
         try:
-            text = path.read_text(encoding="utf-8")
+            text = path.read_text(encoding="utf-8-sig")
         except OSError as error:
             raise ConfigError(f"cannot read {path}: {error.strerror}. Name an existing settings file.") from error
+        except UnicodeDecodeError as error:
+            raise ConfigError(
+                f"{path} is not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8"
+            ) from error
         tree = parse(text, path)
     for override in overrides:
         set_override(tree, override)

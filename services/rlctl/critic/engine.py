@@ -26,7 +26,8 @@ from rlctl.critic.checkpoints import Checkpoints
 from rlctl.critic.config import CriticConfig
 from rlctl.learner import distributed
 from rlctl.learner.batch import share_out
-from rlctl.learner.learner import Batch, Learner, LossOutput, Totals
+from rlctl.learner.learner import Learner
+from rlctl.learner.loss import Batch, LossOutput, Totals
 from rlctl.learner.sequence import Sequence, decode, encode
 from rlctl.learner.wire import Limits
 from rlctl.models.load import load_value_model

@@ -17,6 +17,8 @@ class ReferenceSettings(StrictConfig):
     """Folder or hub name; empty: the policy as it was at the start of the run."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     """Type of weights and computation."""
+    quantize_4bit: bool = False
+    """Hold the weights in 4 bits as `actor.lora.quantize_4bit` does, so that the reference is the actor's base."""
     attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = "auto"
     """Attention implementation."""
     batch_tokens: int = Field(16384, ge=64)

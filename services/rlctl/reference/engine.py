@@ -12,6 +12,7 @@ from rlctl.learner.forward import PolicyForward, split
 from rlctl.learner.sequence import Sequence
 from rlctl.learner.wire import Limits
 from rlctl.models.load import load_causal_lm
+from rlctl.models.quantize import quantize_linears
 from rlctl.models.source import resolve
 from rlctl.reference.config import ReferenceConfig
 
@@ -29,6 +30,8 @@ class ReferenceEngine:
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         folder = resolve(config.model)
         model = load_causal_lm(folder, config.dtype, config.attention, trust_remote_code=config.trust_remote_code)
+        if config.quantize_4bit:
+            quantize_linears(model, [model.get_output_embeddings()], self._device)
         self._forward = PolicyForward(model.to(self._device), _CHUNK).requires_grad_(False).eval()
         self.limits = Limits(model.config.vocab_size, model.config.max_position_embeddings)
 

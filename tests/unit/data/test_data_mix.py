@@ -15,6 +15,7 @@ from rlctl.data.overlap import check_apart
 from rlctl.data.prompts import load_prompts
 from rlctl.data.supervised import load_supervised
 from rlctl.models.load import load_tokenizer
+from rlctl.trainer.config import TrainingSettings
 from support.rows import write_rows
 from support.tiny import tiny_llama
 
@@ -166,6 +167,11 @@ def test_the_same_rows_never_train_and_test(train, held_out, message):
 )
 def test_other_rows_may(train, held_out):
     check_apart([PromptDataConfig(**train)], [PromptDataConfig(**held_out)])
+
+
+def test_a_recipe_that_tests_on_its_training_data_is_refused():
+    with pytest.raises(ValueError, match=r"data and eval.data: x: split 'train' is training and held-out data at once"):
+        TrainingSettings(data={"path": "x"}, eval={"data": {"path": "x"}})
 
 
 def test_held_out_rows_are_taken_out_of_training_and_counted(tmp_path, tokenizer):

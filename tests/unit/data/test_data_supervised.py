@@ -72,6 +72,59 @@ def test_past_turns_are_learnt_as_the_whole_chat_writes_them(load, tokenizer):
     assert learnt(own, found) == ["bb<|im_end|>", "think: dd<|im_end|>"]
 
 
+@pytest.mark.parametrize(
+    "template, expected",
+    [
+        pytest.param(
+            "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+            "{% if add_generation_prompt %}<|im_start|>assistant\n{% else %}{{ eos_token }}{% endif %}",
+            ["bb<|im_end|>", "dd<|im_end|>"],
+            id="an EOS behind whatever is no prompt",
+        ),
+        pytest.param(
+            "{{ bos_token }}{% for m in messages %}{% if m['role'] == 'user' %}Q: {{ m['content'] }} A:{% else %}"
+            " {{ m['content'] }}{{ eos_token }}{% endif %}{% endfor %}",
+            [" bb</s>", " dd</s>"],
+            id="a space before the answer",
+        ),
+        pytest.param(
+            "{% for m in messages %}<|im_start|>{{ m['role'] }}{% if m['role'] == 'assistant' %} final{% endif %}: "
+            "{{ m['content'] }}{% if m['role'] == 'assistant' and loop.last %}</s>{% else %}<|im_end|>{% endif %}"
+            "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant{% endif %}",
+            [" final: bb<|im_end|>", " final: dd</s>"],
+            id="another end for the last turn, and a channel",
+        ),
+        pytest.param(
+            "{% for m in messages %}{% if m['role'] == 'assistant' %}{% generation %}<|im_start|>assistant:"
+            "{{ m['content'] }}<|im_end|>{{ '\n' }}{% endgeneration %}{% else %}<|im_start|>user:"
+            "{{ m['content'] }}<|im_end|>{{ '\n' }}{% endif %}{% endfor %}"
+            "{% if add_generation_prompt %}<|im_start|>assistant:{% endif %}",
+            ["bb<|im_end|>", "dd<|im_end|>"],
+            id="marks that take in the header and the line break",
+        ),
+    ],
+)
+def test_templates_of_many_kinds(load, tokenizer, template, expected):
+    own = chatml(tokenizer)
+    (found,) = load([{"prompt": TWO_TURNS}], own, apply_chat_template=True, chat_template=template)
+    assert learnt(own, found) == expected
+    # What is read before the first turn is the prompt that is sampled from.
+    own.chat_template = template
+    prompt = own.apply_chat_template(TWO_TURNS[:1], tokenize=False, add_generation_prompt=True)
+    assert text(own, found.prompt_ids) == prompt
+
+
+def test_a_call_of_a_tool_is_learnt(load, tokenizer):
+    own = chatml(tokenizer)
+    template = CHATML.replace(
+        "{{ m['content'] }}", "{{ m['content'] }}{% for c in m['tool_calls'] or [] %}({{ c }}){% endfor %}"
+    )
+    chat = [TWO_TURNS[0], {"role": "assistant", "content": "", "tool_calls": ["f"]}, {"role": "tool", "content": "7"}]
+    rows = [{"prompt": [*chat, TWO_TURNS[3]]}]
+    (found,) = load(rows, own, apply_chat_template=True, chat_template=template)
+    assert learnt(own, found) == ["(f)<|im_end|>", "dd<|im_end|>"]
+
+
 def test_a_template_that_rewrites_the_past_is_refused(load, tokenizer):
     own = chatml(tokenizer)
     rewriting = "{{ messages | length }}" + CHATML

@@ -443,6 +443,22 @@ def test_progress_reaches_the_end_with_a_time_left(tmp_path: Path) -> None:
     assert seen[-1].cost > 0
 
 
+def test_the_time_left_does_not_count_on_the_journal(tmp_path: Path) -> None:
+    write_pairs(tmp_path, 170)
+    seen: list[Any] = []
+
+    async def run() -> None:
+        async with StandIn() as server:
+            await evaluate(_config(tmp_path, server.base_url, max_samples=150))
+            server._latency_s = 0.1
+            await evaluate(_config(tmp_path, server.base_url, concurrency=1), seen.append)
+
+    asyncio.run(run())
+    # Three of the 20 new ones took 0.3 s, so that 17 more take 1.7 s.
+    first = next(progress for progress in seen if progress.seconds_left > 0)
+    assert 1.5 < first.seconds_left < 5
+
+
 def test_no_more_calls_at_once_than_allowed(tmp_path: Path) -> None:
     write_pairs(tmp_path, 20)
 

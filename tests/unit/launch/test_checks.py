@@ -30,6 +30,16 @@ def test_a_sound_recipe_has_no_faults() -> None:
     assert faults() == ""
 
 
+def test_examples_to_mix_in_are_looked_at() -> None:
+    assert "ptx.data.1" in faults("ptx.data=[{ task = { name = 'chain_sum' } }, { path = '/no/such.jsonl' }]")
+
+
+def test_ranks_that_share_sequences_need_fewer_samples() -> None:
+    settings = ["sampling.prompts_per_step=1", "sampling.n=2", "actor.ranks=4"]
+    assert "actor.ranks = 4 is above the 2 samples of a minibatch" in faults(*settings)
+    assert "actor.ranks" not in faults(*settings, "actor.sequence_parallel=2")
+
+
 def test_the_largest_rollout_message_is_reckoned_and_refused_above_the_limit() -> None:
     recipe = load(Recipe, None, ["sampling.n=64", "sampling.max_new_tokens=8192", "data.max_prompt_len=100"])
     assert checks.group_bytes(recipe) == 65_536 + 100 * 11 + 64 * (8192 * 19 + 512)

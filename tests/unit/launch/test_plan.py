@@ -44,6 +44,13 @@ def test_runs_without_a_critic_or_a_reference_start_none() -> None:
     ]  # fmt: skip
 
 
+def test_a_reference_that_is_not_the_base_of_qlora_is_told() -> None:
+    told = "set reference.quantize_4bit = true"
+    assert any(told in note for note in plan("actor.lora.quantize_4bit=true").notes)
+    for settings in (["reference.quantize_4bit=true"], ["kl.coef=0"], ["actor.lora.quantize_4bit=false"]):
+        assert not any(told in note for note in plan("actor.lora.quantize_4bit=true", *settings).notes)
+
+
 def test_services_that_run_elsewhere_are_not_started_but_reached() -> None:
     made = plan("reward.addresses=['10.0.0.1:7000']", "nats_url=nats://10.0.0.2:4222", "kl.coef=0")
     assert names(made) == ["generation-0", "critic-0", "rollout-0", "trainer-0"]

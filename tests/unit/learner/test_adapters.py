@@ -9,7 +9,9 @@ import torch
 from peft import AutoPeftModelForCausalLM, AutoPeftModelForSequenceClassification
 from pydantic import ValidationError
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+from typer.testing import CliRunner
 
+from rlctl.cli.main import app
 from rlctl.core.errors import ConfigError, NotFoundError
 from rlctl.learner.config import LearnerConfig
 from rlctl.models.adapters import merge_adapter
@@ -50,6 +52,19 @@ def test_a_value_model_keeps_its_head_beside_adapters_and_through_the_merge(tiny
             torch.testing.assert_close(given, plain_values(merged, sequence), rtol=0, atol=1e-5)
             torch.testing.assert_close(given, plain_values(applied.base_model.model, sequence), rtol=0, atol=1e-5)
     assert load_tokenizer(tmp_path / "merged").pad_token_id == 0
+
+
+def test_the_command_merges_a_policy(tiny: Path, tmp_path: Path) -> None:
+    learner = policy(tiny, lora={"rank": 4}, optimizer={"lr": 1e-2})
+    learner.step(sequences(), nll)
+    learner.save_hf(tmp_path / "model", load_tokenizer(tiny))
+    adapter, output = tmp_path / "model" / "adapter", tmp_path / "merged"
+    ran = CliRunner().invoke(app, ["lora", "merge", str(adapter), str(output), "--base", str(tiny)])
+    assert ran.exit_code == 0 and "LlamaForCausalLM" in ran.output
+    merged = AutoModelForCausalLM.from_pretrained(output)
+    for sequence, given in zip(sequences(), learner.logprobs(sequences()), strict=True):
+        torch.testing.assert_close(given, plain_logprobs(merged, sequence), rtol=0, atol=1e-5)
+    assert load_tokenizer(output).eos_token_id == load_tokenizer(tiny).eos_token_id
 
 
 def test_merge_names_what_is_wrong(tiny: Path, tmp_path: Path) -> None:

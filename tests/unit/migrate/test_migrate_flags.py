@@ -162,6 +162,22 @@ def test_the_estimator_decides_about_the_critic():
     assert {each.flag for each in draft.left} == {"--critic_learning_rate", "--freezing_actor_steps", "--gamma 0.9"}
 
 
+def test_pretraining_data_is_mixed_in():
+    draft = ppo("--pretrain_data", "./books,./web", "--pretrain_data_probs", "0.25,0.75", "--ptx_coef", "0.1",
+                "--train_batch_size", "64", "--prompt_max_len", "100", "--generate_max_len", "28")  # fmt: skip
+    assert draft.get("ptx") == {
+        "coef": 0.1,
+        "batch_size": 64,
+        "data": [
+            {"path": "./books", "input_key": "input", "pretrain": True, "max_len": 128, "probability": 0.25},
+            {"path": "./web", "input_key": "input", "pretrain": True, "max_len": 128, "probability": 0.75},
+        ],
+    }
+    assert [(each.flag, each.reason) for each in ppo("--ptx_coef", "0.1").left] == [
+        ("--ptx_coef", "there is no --pretrain_data")
+    ]
+
+
 def test_the_header_of_a_recipe_tells_what_was_left():
     text = as_toml(sft("--load_checkpoint"))
     assert text.startswith("# Made from an OpenRLHF command line by `rlctl migrate`: rlctl launch sft THIS_FILE\n")

@@ -136,6 +136,11 @@ class DataConfig(TextConfig):
     label_key: str = "label"
     """Column with the right answer; empty where there is none."""
 
+    @property
+    def parts(self) -> list[DataConfig]:
+        """The data sets this is made of."""
+        return [self]
+
 
 class PromptDataConfig(DataConfig):
     """Prompts to train or evaluate on."""
@@ -160,7 +165,6 @@ class PromptDataConfig(DataConfig):
 
     @property
     def parts(self) -> list[DataConfig]:
-        """The data sets of the mixture, or this one."""
         limits = {"max_prompt_len": self.max_prompt_len, "too_long": self.too_long}
         return [part.model_copy(update=limits) for part in self.mixture] or [self]
 

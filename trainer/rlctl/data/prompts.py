@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlctl.data.config import DataConfig, PromptDataConfig
+from rlctl.data.config import DataConfig
 from rlctl.data.cursor import MixedCursor, PromptCursor
 from rlctl.data.dataset import Dataset
 from rlctl.data.filters import cap, fit, select_rows
@@ -57,7 +57,7 @@ class PromptDataset(Dataset[Prompt]):
         return MixedCursor(self.sizes, self.probabilities, shuffle, seed)
 
 
-def load_prompts(config: PromptDataConfig, tokenizer: Any, held_out: PromptDataConfig | None = None) -> PromptDataset:
+def load_prompts(config: DataConfig, tokenizer: Any, held_out: DataConfig | None = None) -> PromptDataset:
     """Reads, filters and tokenises prompt data; prompts that `held_out` has too are taken away and counted.
 
     Raises ConfigError, NotFoundError or UnavailableError.

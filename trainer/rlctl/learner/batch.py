@@ -198,7 +198,7 @@ def spread(batch: MicroBatch, group: SequenceGroup) -> MicroBatch:
     Columns of padding make them divisible. A rank without a wanted output computes one that nobody reads: ZeRO-3
     needs the output layer run on all ranks.
     """
-    rows, length = batch.input_ids.shape
+    length = batch.input_ids.shape[1]
     columns = -(-length // group.size)
     padding = columns * group.size - length
 
@@ -220,7 +220,7 @@ def spread(batch: MicroBatch, group: SequenceGroup) -> MicroBatch:
         states_K, targets_K = states_K.new_zeros(1), targets_K.new_zeros(1)
     cu_lengths = batch.cu_lengths
     if cu_lengths is not None and padding:
-        cu_lengths = torch.cat((cu_lengths, cu_lengths.new_tensor([rows * (length + padding)])))
+        cu_lengths = torch.nn.functional.pad(cu_lengths, (0, 1), value=length + padding)
     return replace(
         batch,
         input_ids=mine(batch.input_ids),
@@ -253,8 +253,8 @@ def _buckets(totals: list[int], positions_N: Tensor, device: torch.device) -> tu
     return tuple(buckets)
 
 
-def empty(device: torch.device) -> MicroBatch:
+def empty(device: torch.device, packing: bool) -> MicroBatch:
     """A micro-batch for a rank that has none left: one sequence of two tokens, of which none is trained."""
     token = torch.zeros(1, dtype=torch.int64)
     nothing = Sequence(token, token, torch.zeros(1, dtype=torch.bool))
-    return collate([nothing], packing=False, trained_only=False, device=device)
+    return collate([nothing], packing=packing, trained_only=False, device=device)

@@ -56,12 +56,15 @@ class LearnerConfig(StrictConfig):
     ranks: int = Field(1, ge=1)
     """Processes."""
     sequence_parallel: int = Field(1, ge=1)
-    """Ranks that share every sequence, for contexts too long for one; it divides `ranks` and the model's attention
-    heads. `ranks / sequence_parallel` groups share out the batch."""
+    """Ranks that share every sequence, for contexts too long for one; it divides `ranks` and (but for ring) the
+    model's attention heads. `ranks / sequence_parallel` groups share out the batch."""
+    sequence_parallel_attention: Literal["all_to_all", "ring"] = "all_to_all"
+    """How those ranks attend: heads exchanged for tokens, on any device; or keys and values passed round by
+    ring-flash-attn (GPUs, with packing), where the ranks are more than the heads can be divided by."""
     zero_stage: Literal[0, 1, 2, 3] = 1
     """What DeepSpeed shares out over the ranks: 1 optimizer states, 2 and gradients, 3 and weights."""
     micro_batch_tokens: int = Field(8192, ge=16)
-    """Tokens of one forward and backward on one rank."""
+    """Tokens of one forward and backward on one rank (with `sequence_parallel`: on its ranks together)."""
     packing: bool = True
     """Several sequences in one row, attention kept apart, instead of padding."""
     attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = "auto"
@@ -97,6 +100,8 @@ class LearnerConfig(StrictConfig):
             raise ValueError("ZeRO-3 cannot part 4-bit weights: set zero_stage to 0, 1 or 2, or quantize_4bit to false")
         if self.ranks % self.sequence_parallel:
             raise ValueError(f"sequence_parallel = {self.sequence_parallel} does not divide ranks = {self.ranks}")
+        if self.sequence_parallel_attention == "ring" and not self.packing:
+            raise ValueError("ring attention is over packed rows: set packing = true")
         if self.ema_as_model and self.ema_decay is None:
             raise ValueError("ema_as_model saves an average: set ema_decay too")
         return self

@@ -9,7 +9,6 @@ A rank with fewer micro-batches than another runs empty ones of which the loss i
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager, nullcontext
@@ -27,14 +26,12 @@ from rlctl.learner.ema import WeightAverage
 from rlctl.learner.engine import build_engine, clips_itself, whole_gradient
 from rlctl.learner.export import Weights
 from rlctl.learner.forward import PolicyForward, ValueForward, on_grid, split
-from rlctl.learner.loss import Batch, LossFn, LossOutput, Part, Totals
+from rlctl.learner.loss import Batch, LossFn, LossOutput, Part
 from rlctl.learner.prepare import prepare
 from rlctl.learner.schedule import learning_rate
 from rlctl.learner.sequence import Sequence
 from rlctl.learner.share import Share, pool, split_up
 from rlctl.models.value_head import ValueModel
-
-__all__ = ["Batch", "Learner", "LossFn", "LossOutput", "Part", "Totals"]
 
 
 class Learner:
@@ -83,7 +80,7 @@ class Learner:
     def logprobs(self, sequences: Seq[Sequence], temperature: float = 1.0, entropy: bool = False) -> list[Tensor]:
         """Log-probs of all response tokens (or, with `entropy`, the entropies), float32 `[T]` each, on the CPU.
 
-        Of this rank's sequences, in their order. Under ZeRO-3 all ranks call it together.
+        Of this rank's sequences, in their order. Under ZeRO-3 and sequence parallelism all ranks call it together.
         """
         return self._infer(sequences, temperature, entropy)
 
@@ -98,12 +95,13 @@ class Learner:
         sequences, first = pool(sequences, self._group)
         results: list[Tensor] = [torch.empty(0)] * len(sequences)
         batches = plan([len(s) for s in sequences], self.config.micro_batch_tokens, self.config.packing)
+        passes = self._passes(len(batches))
         for indices in batches:
             batch = self._collate([sequences[i] for i in indices], trained_only=False)
             outputs, _ = self._forward(self._engine.module, batch, temperature, entropy)
             for index, part in zip(indices, split(outputs[1 if entropy else 0].cpu(), batch), strict=True):
                 results[index] = part
-        for _ in range(self._missing(len(batches))):
+        for _ in range(passes - len(batches)):
             self._forward(self._engine.module, self._empty(), temperature, entropy)
         return results[first : first + own]
 
@@ -119,15 +117,15 @@ class Learner:
         for indices in share.batches:
             output, _ = self._loss(self._engine.module, share, indices)
             self._count(sums, output)
-        for _ in range(self._missing(len(share.batches))):
+        for _ in range(share.passes - len(share.batches) if self._partitioned else 0):
             self._forward(self._engine.module, self._empty(), 1.0, False)
         return sums.reduced()
 
-    def _missing(self, count: int) -> int:
-        """Forward passes that other ranks still run, which ZeRO-3 must run with them."""
+    def _passes(self, count: int) -> int:
+        """Forward passes to run: under ZeRO-3 as many as the rank with most, which must be known before the first."""
         if not self._partitioned:
-            return 0
-        return int(max(n for (n,) in distributed.all_gather_floats([count]))) - count
+            return count
+        return int(max(n for (n,) in distributed.all_gather_floats([count])))
 
     # -- with gradient ------------------------------------------------------------------------------------------
 
@@ -267,29 +265,14 @@ class Learner:
 
         The files are those of this number of ranks and this ZeRO stage. The caller makes the commit atomic.
         """
-        folder.mkdir(parents=True, exist_ok=True)
-        lora = self.config.lora is not None
-        self._engine.save_checkpoint(str(folder), tag="engine", save_latest=False, exclude_frozen_parameters=lora)
-        state.save_rank(folder, distributed.rank(), self.device)
-        if self._average is not None:
-            self._average.save(folder)
-        if distributed.rank() == 0:
-            facts = {"steps": self.steps, "ranks": distributed.world_size(), "zero_stage": self.config.zero_stage}
-            (folder / "learner.json").write_text(json.dumps(facts))
-        distributed.barrier()
+        state.save(folder, self._engine, self._average, self.config, self.steps, self.device)
 
     def load(self, folder: Path) -> None:
         """Goes back to what `save` wrote (all ranks call it). The caller has checked the manifest.
 
         Raises ConfigError when it was written by another number of ranks or ZeRO stage.
         """
-        facts = state.read_facts(folder, distributed.world_size(), self.config.zero_stage)
-        self._engine.load_checkpoint(str(folder), tag="engine", load_module_strict=self.config.lora is None)
-        state.load_rank(folder, distributed.rank(), self.device)
-        if self._average is not None:
-            self._average.load(folder)
-        self.steps = facts["steps"]
-        distributed.barrier()
+        self.steps = state.load(folder, self._engine, self._average, self.config, self.device)
 
     def save_hf(self, folder: Path, tokenizer: PreTrainedTokenizerBase | None) -> None:
         """Writes a Hugging Face folder on rank 0 (all ranks call it).
@@ -316,7 +299,7 @@ class Learner:
         return batch if self._group is None else spread(batch, self._group)
 
     def _empty(self) -> MicroBatch:
-        batch = empty(self.device)
+        batch = empty(self.device, self.config.packing)
         return batch if self._group is None else spread(batch, self._group)
 
     def _forward(

@@ -10,6 +10,8 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from rlctl.learner.config import LearnerConfig, LoRAConfig
+from rlctl.models import attention
+from rlctl.models.flash import check_ring
 from rlctl.models.moe import expert_blocks, experts_per_token
 from rlctl.models.quantize import quantize_linears
 from rlctl.models.value_head import ValueModel
@@ -26,6 +28,8 @@ def prepare(model: M, config: LearnerConfig, device: torch.device) -> M:
             head = backbone.get_output_embeddings()
             quantize_linears(backbone, [] if head is None else [head], device)
         _add_adapters(model, backbone, config.lora)
+    if config.sequence_parallel > 1:
+        _share_sequences(backbone, config)
     if config.aux_loss_coef:
         experts_per_token(backbone.config)
     if config.zero_stage == 3 and (blocks := expert_blocks(model)):
@@ -42,6 +46,17 @@ def prepare(model: M, config: LearnerConfig, device: torch.device) -> M:
             if isinstance(layer, GradientCheckpointingLayer):
                 layer.compile(dynamic=True)
     return model
+
+
+def _share_sequences(backbone: PreTrainedModel, config: LearnerConfig) -> None:
+    """Attention through ours, which exchanges between ranks, with the kernel that would run without."""
+    if config.sequence_parallel_attention == "ring":
+        check_ring()
+        backbone.config.rlctl_kernel = "ring"
+    elif backbone.config._attn_implementation == "flash_attention_2":
+        backbone.config.rlctl_kernel = "flash_attention_2"
+    if backbone.config._attn_implementation != attention.NAME:
+        backbone.set_attn_implementation(attention.NAME)
 
 
 def _add_adapters(model: nn.Module, backbone: PreTrainedModel, lora: LoRAConfig) -> None:

@@ -1,4 +1,4 @@
-"""Small parts of a learner's state: metric sums of a step, and the files beside DeepSpeed's own."""
+"""A learner's state: metric sums of a step, and the files of a checkpoint."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ from torch import Tensor
 
 from rlctl.core.errors import ConfigError
 from rlctl.learner import distributed
+from rlctl.learner.config import LearnerConfig
+from rlctl.learner.ema import WeightAverage
+
+#: Folder of DeepSpeed's own files.
+_ENGINE = "engine"
+_FACTS = "learner.json"
 
 
 class MetricSums:
@@ -41,7 +47,35 @@ class MetricSums:
         return {name: total / count if count else total for name, (total, count) in sums.items()}
 
 
-def save_rank(folder: Path, rank: int, device: torch.device) -> None:
+def save(
+    folder: Path, engine: Any, average: WeightAverage | None, config: LearnerConfig, steps: int, device: torch.device
+) -> None:
+    """What `load` goes back to; all ranks call it. Frozen weights are those of the base, and left out."""
+    folder.mkdir(parents=True, exist_ok=True)
+    adapters = config.lora is not None
+    engine.save_checkpoint(str(folder), tag=_ENGINE, save_latest=False, exclude_frozen_parameters=adapters)
+    rank = distributed.rank()
+    _save_rng(folder, rank, device)
+    if average is not None:
+        average.save(folder)
+    if rank == 0:
+        facts = {"steps": steps, "ranks": distributed.world_size(), "zero_stage": config.zero_stage}
+        (folder / _FACTS).write_text(json.dumps(facts))
+    distributed.barrier()
+
+
+def load(folder: Path, engine: Any, average: WeightAverage | None, config: LearnerConfig, device: torch.device) -> int:
+    """The optimizer steps that were taken. Raises ConfigError for another number of ranks or ZeRO stage."""
+    facts = _read_facts(folder, distributed.world_size(), config.zero_stage)
+    engine.load_checkpoint(str(folder), tag=_ENGINE, load_module_strict=config.lora is None)
+    _load_rng(folder, distributed.rank(), device)
+    if average is not None:
+        average.load(folder)
+    distributed.barrier()
+    return facts["steps"]
+
+
+def _save_rng(folder: Path, rank: int, device: torch.device) -> None:
     """The RNG states of this rank."""
     tensors = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
@@ -49,17 +83,17 @@ def save_rank(folder: Path, rank: int, device: torch.device) -> None:
     save_file(tensors, folder / f"rng-{rank:05d}.safetensors")
 
 
-def load_rank(folder: Path, rank: int, device: torch.device) -> None:
-    """The inverse of `save_rank`."""
+def _load_rng(folder: Path, rank: int, device: torch.device) -> None:
+    """The inverse of `_save_rng`."""
     tensors = load_file(folder / f"rng-{rank:05d}.safetensors")
     torch.set_rng_state(tensors["cpu"])
     if device.type == "cuda":
         torch.cuda.set_rng_state(tensors["cuda"], device)
 
 
-def read_facts(folder: Path, ranks: int, zero_stage: int) -> dict[str, int]:
-    """What `Learner.save` noted. Raises ConfigError for another number of ranks or ZeRO stage."""
-    facts: dict[str, int] = json.loads((folder / "learner.json").read_text())
+def _read_facts(folder: Path, ranks: int, zero_stage: int) -> dict[str, int]:
+    """What `save` noted. Raises ConfigError for another number of ranks or ZeRO stage."""
+    facts: dict[str, int] = json.loads((folder / _FACTS).read_text())
     if (facts["ranks"], facts["zero_stage"]) != (ranks, zero_stage):
         raise ConfigError(
             f"{folder} was written by {facts['ranks']} ranks with ZeRO stage {facts['zero_stage']}, this learner has "

@@ -19,6 +19,7 @@ from torch.autograd.function import once_differentiable
 from transformers import AttentionInterface, PretrainedConfig
 
 from rlctl.core.errors import ConfigError
+from rlctl.models.flash import flash, ring
 from rlctl.models.sequence_parallel import SequenceGroup, spread_heads
 from rlctl.models.widen import needs_widening
 
@@ -193,6 +194,8 @@ def attention(
     q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     if layout.group is None:
         return _causal(q, k, v, layout, scale, sliding_window, kernel), None
+    if kernel == "ring":
+        return ring(q, k, v, layout.cu_lengths, layout.group, scale, sliding_window), None
     repeat = spread_heads(k.shape[2], q.shape[2], layout.group.size)
     k, v = (x.repeat_interleave(repeat, 2) if repeat > 1 else x for x in (k, v))
     q, k, v = (layout.group.to_heads(x) for x in (q, k, v))
@@ -203,6 +206,8 @@ def _causal(
     q: Tensor, k: Tensor, v: Tensor, layout: Layout, scale: float, sliding_window: int | None, kernel: str
 ) -> Tensor:
     """Whole rows, packed or padded: `[R, L, H, D]`."""
+    if kernel == "flash_attention_2":
+        return flash(q, k, v, layout.cu_lengths, layout.max_length, scale, sliding_window)
     if not layout.buckets:
         return _grid(q, k, v, scale, sliding_window, kernel)
     q, k, v = q[0], k[0], v[0]

@@ -180,7 +180,7 @@ class KTOConfig(OfflineConfig):
     """Judged responses to learn: data sets, put together or mixed by their probabilities."""
     eval_data: KTODataConfig | None = None
     """Held-out judged responses."""
-    reference: ReferenceOptions = ReferenceOptions(precompute=False)
+    reference: ReferenceOptions = ReferenceOptions()
     beta: float = Field(0.1, gt=0)
     """How close to the reference: temperature of the implicit reward."""
     desirable_weight: float = Field(1.0, ge=0)

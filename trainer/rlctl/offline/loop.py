@@ -126,6 +126,7 @@ class Loop:
         tokens = sum(map(size, items))
         metrics |= {"epoch": positions[-1].epoch + (positions[-1].position + 1) / len(self._items)}
         metrics |= {"tokens": float(tokens), "time/step": seconds, "tokens_per_second": tokens / seconds}
+        metrics |= {"progress": self.step / self._steps}
         self._window.add(metrics)
         self._losses.add({"loss": metrics["loss"]})
         if self._metrics is not None and (_due(self.step, self._config.log.steps) or self.step == self._steps):

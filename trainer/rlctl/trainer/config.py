@@ -17,7 +17,9 @@ from rlctl.algorithms.config import (
 )
 from rlctl.bus.config import BusConfig
 from rlctl.core.config import Name, StrictConfig
-from rlctl.data.config import PromptDataConfig
+from rlctl.core.errors import ConfigError
+from rlctl.data.config import PromptDataConfig, SupervisedDataConfig
+from rlctl.data.overlap import check_apart
 from rlctl.learner.config import LearnerConfig
 from rlctl.rpc.config import ChannelConfig, ServerConfig
 from rlctl.weights.config import WeightsConfig
@@ -71,6 +73,19 @@ class TrainConfig(StrictConfig):
     """Optimizer steps of one pass."""
     freezing_actor_steps: int = Field(0, ge=0)
     """Steps in which only the critic learns."""
+
+
+class PTXConfig(StrictConfig):
+    """Mixing of given examples into the policy's training."""
+
+    coef: float = Field(0.05, gt=0)
+    """Weight of their cross-entropy beside the policy's loss."""
+    data: list[SupervisedDataConfig] = Field(min_length=1)
+    """The examples: data sets, put together, or mixed by their `probability`."""
+    batch_size: int = Field(32, ge=1)
+    """Examples of an optimizer step, all ranks together."""
+    shuffle: bool = True
+    """New order every epoch, from the run's `seed`."""
 
 
 class EvalConfig(StrictConfig):
@@ -127,6 +142,7 @@ class TrainingSettings(StrictConfig):
     advantage: AdvantageConfig = AdvantageConfig()
     kl: KLConfig = KLConfig()
     loss: LossConfig = LossConfig()
+    ptx: PTXConfig | None = None
     off_policy: OffPolicyConfig = OffPolicyConfig()
     shaping: ShapingConfig = ShapingConfig()
     actor: LearnerConfig = LearnerConfig()
@@ -142,6 +158,15 @@ class TrainingSettings(StrictConfig):
     @property
     def needs_reference(self) -> bool:
         return self.kl.coef > 0
+
+    @model_validator(mode="after")
+    def _held_out(self) -> TrainingSettings:
+        if self.eval.data is not None:
+            try:
+                check_apart(self.data.parts, self.eval.data.parts)
+            except ConfigError as error:
+                raise ValueError(f"data and eval.data: {error.message}") from None
+        return self
 
     @model_validator(mode="after")
     def _groups(self) -> TrainingSettings:

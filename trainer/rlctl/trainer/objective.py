@@ -8,7 +8,8 @@ from rlctl.algorithms.aggregate import Aggregation, aggregate
 from rlctl.algorithms.kl import kl_per_token
 from rlctl.algorithms.masking import masked
 from rlctl.algorithms.policy_loss import PolicyLoss, cispo_loss, gspo_loss, ppo_loss, reinforce_loss
-from rlctl.learner.learner import Batch, LossFn, LossOutput, Totals
+from rlctl.algorithms.supervised import sft_loss
+from rlctl.learner.loss import Batch, LossFn, LossOutput, Totals
 from rlctl.trainer.config import TrainingSettings
 
 
@@ -53,6 +54,24 @@ def policy_objective(settings: TrainingSettings, beta: float) -> LossFn:
             total = total - settings.loss.entropy_coef * mean(entropy_BT)
             metrics["policy/entropy"] = (entropy_BT.detach().sum(), tokens)
         return LossOutput(total, metrics)
+
+    return loss
+
+
+def ptx_objective(coef: float) -> LossFn:
+    """`coef` times the cross-entropy of given examples, the mean over their trained tokens of the optimizer step."""
+
+    def loss(batch: Batch, totals: Totals) -> LossOutput:
+        loss_BT = sft_loss(batch.logprobs_BT, batch.mask_BT)
+        mean = aggregate(
+            loss_BT,
+            batch.mask_BT,
+            "token",
+            total_tokens=totals.tokens,
+            total_sequences=totals.sequences,
+            max_len=1,
+        )
+        return LossOutput(coef * mean, {"ptx/loss": (loss_BT.detach().sum(), batch.mask_BT.sum())})
 
     return loss
 

@@ -23,6 +23,7 @@ from rlctl.trainer.config import TrainerConfig
 from rlctl.trainer.journal import Journal
 from rlctl.trainer.ppo import Coordinator
 from rlctl.trainer.progress import Progress
+from rlctl.trainer.ptx import PretrainMix
 from rlctl.trainer.ranks import Ranks
 from rlctl.trainer.replay import check_complete, replay
 from rlctl.trainer.servicer import TrainerServicer
@@ -41,19 +42,20 @@ def run_rank(config: TrainerConfig) -> None:
     folder = resolve(config.model)
     tokenizer = load_tokenizer(folder)
     prompts = load_prompts(config.data, tokenizer, config.eval.data)
+    ptx = None if config.ptx is None else PretrainMix(config.ptx, tokenizer, config.seed)
     learner = _learner(config, folder)
     ranks = Ranks(rank, world_size)
-    _register(config, ranks, learner, tokenizer, list(prompts[0].prompt_ids))
+    _register(config, ranks, learner, tokenizer, list(prompts[0].prompt_ids), ptx)
     if rank:
         # Rank 0 says when it is over; a signal to the whole group must not tear a collective operation.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        ranks.register(UPDATE, Updater(config, learner, rank, world_size, None).step)
+        ranks.register(UPDATE, Updater(config, learner, rank, world_size, None, ptx).step)
         ranks.follow()
         return
     with Portal() as portal:
         coordinate = _replay if config.replay_only else _train
-        coordinate(config, portal, ranks, learner, prompts, tokenizer)
+        coordinate(config, portal, ranks, learner, prompts, tokenizer, ptx)
         ranks.end()
 
 
@@ -66,7 +68,12 @@ def _learner(config: TrainerConfig, folder: Path) -> Learner:
 
 
 def _register(
-    config: TrainerConfig, ranks: Ranks, learner: Learner, tokenizer: PreTrainedTokenizerBase, prompt_ids: list[int]
+    config: TrainerConfig,
+    ranks: Ranks,
+    learner: Learner,
+    tokenizer: PreTrainedTokenizerBase,
+    prompt_ids: list[int],
+    ptx: PretrainMix | None,
 ) -> None:
     """The commands that need the learner alone."""
 
@@ -88,11 +95,21 @@ def _register(
             shutil.rmtree(final, ignore_errors=True)
             aside.rename(final)
 
+    def save(payload: bytes) -> None:
+        learner.save(Path(payload.decode()))
+        if ptx is not None and ranks.rank == 0:
+            ptx.save(Path(payload.decode()))
+
+    def load(payload: bytes) -> None:
+        learner.load(Path(payload.decode()))
+        if ptx is not None:
+            ptx.load(Path(payload.decode()))
+
     ranks.register(EXPORT, export)
     ranks.register(EXPORT_MODEL, export_model)
     ranks.register(CANARY, lambda _payload: canary_logprobs(learner, prompt_ids))
-    ranks.register(SAVE, lambda payload: learner.save(Path(payload.decode())))
-    ranks.register(LOAD, lambda payload: learner.load(Path(payload.decode())))
+    ranks.register(SAVE, save)
+    ranks.register(LOAD, load)
 
 
 def _train(
@@ -102,6 +119,7 @@ def _train(
     learner: Learner,
     prompts: PromptDataset,
     tokenizer: PreTrainedTokenizerBase,
+    ptx: PretrainMix | None,
 ) -> None:
     controls = Controls()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -118,7 +136,7 @@ def _train(
         services.serve(TrainerServicer(status, controls, store))
         services.wait_for_critic()
         commits = Commits(config, ranks, store, journal, services.critic, services.fence)
-        ranks.register(UPDATE, Updater(config, learner, 0, ranks.world_size, services.critic).step)
+        ranks.register(UPDATE, Updater(config, learner, 0, ranks.world_size, services.critic, ptx).step)
         commits.restore(progress)
         services.open_stage(journal, progress, prompts)
         versions = PolicyVersions(config.run_dir / "policy_versions.json")
@@ -137,6 +155,7 @@ def _replay(
     learner: Learner,
     prompts: PromptDataset,
     tokenizer: PreTrainedTokenizerBase,
+    ptx: PretrainMix | None,
 ) -> None:
     services = ReplayServices(config, portal)
     journal = Journal(config.run_dir / "journal")
@@ -144,7 +163,7 @@ def _replay(
     progress = Progress(prompts.cursor(config.data.shuffle, config.data.seed), config.kl.coef)
     store = CheckpointStore(config.run_dir / "replay" / "checkpoints")
     commits = Commits(config, ranks, store, journal, services.critic, services.fence)
-    ranks.register(UPDATE, Updater(config, learner, 0, ranks.world_size, services.critic).step)
+    ranks.register(UPDATE, Updater(config, learner, 0, ranks.world_size, services.critic, ptx).step)
     commits.restore(progress)
     replay(config, ranks, commits, progress)
     services.close()

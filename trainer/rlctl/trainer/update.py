@@ -2,7 +2,8 @@
 
 settled step ─► sequences ─► old log-probs (each rank its share, then gathered)
                              values (rank 0 asks the critic meanwhile)
-                         ─► advantages ─► passes × minibatches of optimizer steps (the critic's beside them)
+                         ─► advantages ─► passes × minibatches of optimizer steps (the critic's beside them),
+                                          each with a batch of given examples where `ptx` is set
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from rlctl.trainer.config import TrainerConfig
 from rlctl.trainer.critic import CriticLink
 from rlctl.trainer.experience import Experience, correct, estimate, read, rollout_metrics
 from rlctl.trainer.objective import policy_objective
+from rlctl.trainer.ptx import PretrainMix
 from rlctl.v1 import journal_pb2
 
 
@@ -28,13 +30,20 @@ class Updater:
     """Trains the actor (and through `critic`, on rank 0, the critic) on settled steps."""
 
     def __init__(
-        self, config: TrainerConfig, learner: Learner, rank: int, world_size: int, critic: CriticLink | None
+        self,
+        config: TrainerConfig,
+        learner: Learner,
+        rank: int,
+        world_size: int,
+        critic: CriticLink | None,
+        ptx: PretrainMix | None = None,
     ) -> None:
         self._config = config
         self._learner = learner
         self._rank = rank
         self._world_size = world_size
         self._critic = critic
+        self._ptx = ptx
 
     def step(self, payload: bytes) -> dict[str, float]:
         """Trains on one settled step; `payload` is a TrainOrder. Returns its metrics (complete on rank 0)."""
@@ -98,6 +107,7 @@ class Updater:
                     objective,
                     temperature=config.sampling.temperature,
                     entropy=config.loss.entropy_coef > 0,
+                    also=[] if self._ptx is None else [self._ptx.draw(self._rank, self._world_size)],
                 )
                 part = {name if "/" in name else f"policy/{name}": value for name, value in part.items()}
                 first = first or part
