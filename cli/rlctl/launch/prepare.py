@@ -19,6 +19,8 @@ from rlctl.core.errors import DeadlineError, FailedPreconditionError
 from rlctl.launch.warmup import USUAL_STEPS, VERSION, Progress
 from rlctl.models.source import cache_dir, resolve
 
+#: Seconds between lines of progress.
+SAY_EVERY_S = 3.0
 #: The names in a recipe of the model that is built on the spot: warmed up, and as it is before.
 ARITHMETIC = "rlctl/arithmetic-llama"
 UNTRAINED = "rlctl/arithmetic-llama-untrained"
@@ -76,8 +78,12 @@ def _build(name: str, output: Path, seed: int, report: Callable[[str], None], ti
         timer.start()
         try:
             assert process.stdout is not None
+            said_at = 0.0
             for line in process.stdout:
-                report(progress_line(Progress(**json.loads(line))))
+                progress = Progress(**json.loads(line))
+                if progress.seconds - said_at >= SAY_EVERY_S:
+                    said_at = progress.seconds
+                    report(progress_line(progress))
             code = process.wait()
         finally:
             timer.cancel()
@@ -95,8 +101,9 @@ def _build(name: str, output: Path, seed: int, report: Callable[[str], None], ti
 
 def progress_line(progress: Progress) -> str:
     """`warm-up: step 200, 3% of held-out sums right, about 15 s left`."""
-    left = max(USUAL_STEPS - progress.step, 10) * progress.seconds / progress.step
-    return f"warm-up: step {progress.step}, {progress.accuracy:.0%} of held-out sums right, about {left:.0f} s left"
+    left = (USUAL_STEPS - progress.step) * progress.seconds / progress.step
+    when = f"about {left:.0f} s left" if left > 0 else f"most seeds are done by step {USUAL_STEPS}, this one is not"
+    return f"warm-up: step {progress.step}, {progress.accuracy:.0%} of held-out sums right, {when}"
 
 
 @contextmanager
