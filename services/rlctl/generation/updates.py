@@ -106,7 +106,7 @@ class Updates:
     ) -> float:
         """Serves the version just loaded if the canary's log-probs agree; an empty one always does.
 
-        Returns by how much they differ on average. Raises DataLossError when that is too much.
+        Returns by how much they differ on average (see `relative_difference`). Raises DataLossError when that is too much.
         """
         self._fence(epoch)
         update = self._update
@@ -121,11 +121,11 @@ class Updates:
             difference = 0.0
             if canary:
                 scores = await self._do(self._engine.score(canary), "score the canary")
-                difference = mean_difference(scores, logprobs)
+                difference = relative_difference(scores, logprobs)
             if difference > tolerance:
                 raise DataLossError(
                     f"the canary's log-probs under version {version} differ by {difference:.3g} on average from the "
-                    f"trainer's; allowed is {tolerance:.3g}. The version is not served.",
+                    f"trainer's, as a share of each; allowed is {tolerance:.3g}. The version is not served.",
                     reason="CANARY_MISMATCH",
                 )
             self._need(update)
@@ -215,9 +215,10 @@ class Updates:
         return task
 
 
-def mean_difference(scores: Sequence[float], logprobs: Sequence[float]) -> float:
-    """Mean absolute difference; infinite when a number is missing or is none."""
+def relative_difference(scores: Sequence[float], logprobs: Sequence[float]) -> float:
+    """Mean of |a - b| / max(1, |b|), for rounding grows with the log-prob; infinite when a number is missing or none."""
     if len(scores) != len(logprobs):
         return float("inf")
-    difference = sum(abs(a - b) for a, b in zip(scores, logprobs, strict=True)) / max(1, len(scores))
+    terms = [abs(a - b) / max(1.0, abs(b)) for a, b in zip(scores, logprobs, strict=True)]
+    difference = sum(terms) / max(1, len(terms))
     return difference if difference == difference else float("inf")

@@ -21,4 +21,5 @@ class WeightsConfig(StrictConfig):
     timeout_s: float = Field(120.0, gt=0)
     """Longest wait for the group, for a bucket, and for a replica's answer, seconds."""
     canary_tolerance: float | None = Field(None, gt=0)
-    """Mean absolute log-prob difference allowed on the canary; default 1e-3 in float32 and 5e-2 in bfloat16."""
+    """Log-prob difference allowed on the canary, as a share of the log-prob where that is above 1, on average; default
+    1e-3 in float32 and 5e-2 in bfloat16."""

@@ -9,6 +9,7 @@ import torch
 import xxhash
 
 from rlctl.core.errors import DataLossError, InvalidArgumentError
+from rlctl.generation.updates import relative_difference
 from rlctl.v1 import weights_pb2 as pb
 from rlctl.weights.bucket import Announcement, Bucket, Entry, Packer, check, entry_of, offsets, unpack, verify
 from rlctl.weights.messages import from_bucket, from_join, to_bucket
@@ -103,3 +104,9 @@ def test_a_bad_invitation_is_told_by_field(change: dict[str, object], field: str
     with pytest.raises(InvalidArgumentError) as refused:
         from_join(pb.JoinGroupRequest(**{**good, **change}), workers=2)
     assert refused.value.metadata["field"] == field
+
+
+def test_the_canary_forgives_rounding_by_the_size_of_a_log_prob() -> None:
+    assert relative_difference([-0.5, -16.2], [-0.4, -16.0]) == pytest.approx((0.1 + 0.2 / 16) / 2)
+    assert relative_difference([-0.5], [-0.5, -1.0]) == float("inf")
+    assert relative_difference([float("nan")], [-0.5]) == float("inf")

@@ -132,12 +132,7 @@ class PolicySync:
 
     def _make_canary(self) -> weights_pb2.Canary:
         logprobs = self._ranks.run(CANARY)
-        tolerance = self._config.weights.canary_tolerance
-        if tolerance is None:
-            tolerance = 1e-3 if self._config.actor.dtype == "float32" else 5e-2
-        return weights_pb2.Canary(
-            token_ids=canary_sequence(self._canary_prompt), logprobs=logprobs.tolist(), tolerance=tolerance
-        )
+        return weights_pb2.Canary(token_ids=canary_sequence(self._canary_prompt), logprobs=logprobs.tolist())
 
 
 def canary_sequence(prompt_ids: list[int]) -> list[int]:
