@@ -106,7 +106,7 @@ class Updates:
     ) -> float:
         """Serves the version just loaded if the canary's log-probs agree; an empty one always does.
 
-        Returns by how much they differ on average (see `relative_difference`). Raises DataLossError when that is too much.
+        Returns their `relative_difference`. Raises DataLossError when that is too much.
         """
         self._fence(epoch)
         update = self._update
@@ -216,7 +216,7 @@ class Updates:
 
 
 def relative_difference(scores: Sequence[float], logprobs: Sequence[float]) -> float:
-    """Mean of |a - b| / max(1, |b|), for rounding grows with the log-prob; infinite when a number is missing or none."""
+    """Mean of |a - b| / max(1, |b|), for rounding grows with |b|; infinite when a number is missing or none."""
     if len(scores) != len(logprobs):
         return float("inf")
     terms = [abs(a - b) / max(1.0, abs(b)) for a, b in zip(scores, logprobs, strict=True)]
