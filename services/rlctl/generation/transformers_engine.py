@@ -21,6 +21,7 @@ from rlctl.generation.batch import Batch
 from rlctl.generation.config import EngineConfig
 from rlctl.generation.engine import Completion, ModelInfo, Sampling
 from rlctl.generation.sequence import GrowingSequence
+from rlctl.models.widen import widen_head
 from rlctl.weights.bucket import Announcement
 from rlctl.weights.group import Invitation, first_line
 from rlctl.weights.receiver import Receiver
@@ -96,6 +97,8 @@ class TransformersEngine:
             ).eval()
         except (OSError, ValueError, KeyError) as error:
             raise ConfigError(f"cannot load the model in {self._folder}: {first_line(error)}") from error
+        if config.head_dtype == "float32":
+            widen_head(self._model)
         own = int(self._model.config.max_position_embeddings)
         if config.max_model_len is not None and config.max_model_len > own:
             raise ConfigError(f"max_model_len = {config.max_model_len}, but the model reaches {own} tokens")

@@ -88,6 +88,7 @@ class VllmEngine:
             enforce_eager=config.enforce_eager,
             enable_prefix_caching=config.enable_prefix_caching,
             trust_remote_code=config.trust_remote_code,
+            hf_overrides={"head_dtype": config.head_dtype},
             # After temperature, penalties and cut-offs: what the tokens were sampled from.
             logprobs_mode="processed_logprobs",
             scheduling_policy="priority",

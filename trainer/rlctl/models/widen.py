@@ -54,3 +54,15 @@ def widen_linears(model: nn.Module) -> None:
     for module in model.modules():
         if type(module) is nn.Linear and needs_widening(module.weight):
             module.forward = MethodType(_forward, module)  # type: ignore[method-assign]
+
+
+def _float_logits(self: nn.Linear, input: Tensor) -> Tensor:
+    bias = None if self.bias is None else self.bias.float()
+    return nn.functional.linear(input.float(), self.weight.float(), bias)
+
+
+def widen_head(model: Any) -> None:
+    """Gives a causal model float32 logits, whatever type it computes in; for inference."""
+    head = model.get_output_embeddings()
+    if type(head) is nn.Linear and head.weight.dtype is not torch.float32:
+        head.forward = MethodType(_float_logits, head)  # type: ignore[method-assign]
