@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -43,8 +44,15 @@ def test_a_value_model_keeps_its_head_beside_adapters_and_through_the_merge(tiny
     assert losses[-1] < 0.5 * losses[0]
     learner.save_hf(tmp_path / "critic", load_tokenizer(tiny))
     adapter = tmp_path / "critic" / "adapter"
+    config = json.loads((tmp_path / "critic" / "config.json").read_text())
+    config |= {"mean": 0.5, "std": 2.0, "pad_token_id": config["vocab_size"]}  # a pad the base has no embedding for
+    (tmp_path / "critic" / "config.json").write_text(json.dumps(config))
     architecture = merge_adapter(adapter, tmp_path / "merged")
     assert architecture == "LlamaForSequenceClassification"
+    kept = json.loads((tmp_path / "merged" / "config.json").read_text())
+    assert (kept["mean"], kept["std"], kept["pad_token_id"]) == (0.5, 2.0, config["vocab_size"])
+    assert kept["vocab_size"] == config["vocab_size"] + 1
+    (tmp_path / "critic" / "config.json").write_text(json.dumps(config | {"pad_token_id": 0}))
     applied = AutoPeftModelForSequenceClassification.from_pretrained(adapter, num_labels=1)
     for folder in (tmp_path / "critic", tmp_path / "merged"):
         merged = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=1)
