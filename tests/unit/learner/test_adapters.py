@@ -18,6 +18,8 @@ from rlctl.learner.config import LearnerConfig
 from rlctl.models.adapters import merge_adapter
 from rlctl.models.load import load_tokenizer
 from rlctl.models.quantize import is_quantized
+from rlctl.offline.config import ReferenceOptions
+from rlctl.offline.reference import Reference
 from support.training import critic, nll, plain_logprobs, plain_values, policy, sequences, square, weights
 
 
@@ -129,3 +131,12 @@ def test_a_qlora_critic_learns(tiny: Path) -> None:
 def test_4_bit_weights_under_zero3_are_refused() -> None:
     with pytest.raises(ValidationError, match="ZeRO-3 cannot part 4-bit weights"):
         LearnerConfig.model_validate({"zero_stage": 3, "lora": {"quantize_4bit": True}})
+
+
+def test_the_reference_of_preferences_is_the_4_bit_base(tiny: Path, tmp_path: Path) -> None:
+    learner = policy(tiny, lora={"rank": 4, "quantize_4bit": True})
+    reference = Reference(ReferenceOptions(), str(tiny), learner.config, tmp_path)
+    wanted = [float(each.sum()) for each in learner.logprobs(sequences())]
+    assert reference.sums(sequences()) == pytest.approx(wanted, abs=1e-4)
+    other = Reference(ReferenceOptions(model=str(tiny)), str(tiny), learner.config, tmp_path)
+    assert other.sums(sequences()) != pytest.approx(wanted, abs=1e-2)
