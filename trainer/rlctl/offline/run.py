@@ -14,6 +14,7 @@ import torch
 
 from rlctl.core.durable import fsync_tree
 from rlctl.core.errors import FailedPreconditionError
+from rlctl.data.load import load_data
 from rlctl.data.mix import mix
 from rlctl.learner import distributed
 from rlctl.learner.folders import EMA
@@ -46,9 +47,13 @@ def train(
     recipe = RECIPES[config.job]
     folder = resolve(config.model)
     tokenizer = load_tokenizer(folder, config.learner.trust_remote_code)
-    load = partial(recipe.load, tokenizer=tokenizer)
-    held_out = load(config.eval_data) if config.eval_data is not None else None
-    data = mix(config.data, load, held_out, [config.eval_data] if config.eval_data is not None else [])
+    held_out = load_data(config.eval_data, tokenizer) if config.eval_data is not None else None
+    data = mix(
+        config.training_data,
+        lambda each: load_data(each, tokenizer),
+        held_out,
+        [config.eval_data] if config.eval_data is not None else [],
+    )
     items = recipe.to_items(data.items)
     held_out_items = recipe.to_items(held_out) if held_out is not None else []
     steps = config.steps or max(1, math.ceil(config.epochs * len(items) / config.batch_size))
