@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.cli.launch import TRAININGS, read_training_recipe
+from rlctl.cli.launch import LOOPS, TRAININGS, read_loop_recipe, read_training_recipe
 from rlctl.core.errors import ConfigError, FailedPreconditionError, NotFoundError
 from rlctl.launch.prepare import ARITHMETIC, UNTRAINED
 from rlctl.launch.recipe import recipe_names
@@ -115,6 +115,10 @@ def test_a_run_goes_on_with_more_steps_but_not_with_other_data(folder):
 
 def test_every_recipe_says_its_job():
     assert set(TRAINING_RECIPES) == set(TRAININGS)
+    loops = {"conditional-sft": "rejection-sampling"} | {job: job for job in LOOPS}
     for name in recipe_names("offline"):
         job = name.removesuffix("-7b")
-        assert read_training_recipe(job, [name]).job == job
+        if job in loops:
+            assert read_loop_recipe(loops[job], [name]).job == loops[job]
+        else:
+            assert read_training_recipe(job, [name]).job == job
