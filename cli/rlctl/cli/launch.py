@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -107,7 +107,7 @@ def _split(arguments: list[str]) -> tuple[str, list[str]]:
     """The recipe's name (or nothing) and the settings."""
     from rlctl.core.errors import ConfigError
 
-    names = [argument for argument in arguments if "=" not in argument or Path(argument).is_file()]
+    names = [argument for argument in arguments if "=" not in argument or os.path.isfile(argument)]
     if len(names) > 1:
         raise ConfigError(f"give one recipe, not {' and '.join(names)}; settings are written key=value")
     return names[0] if names else "", [argument for argument in arguments if argument not in names]
