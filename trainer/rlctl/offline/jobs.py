@@ -40,7 +40,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Parts:
     """How a job is put together."""
 
     to_items: Callable[[Sequence[Any]], list[Item]]
@@ -105,11 +105,11 @@ def _load(folder: Path, settings: LearnerConfig) -> PreTrainedModel:
     return load_causal_lm(folder, settings.dtype, settings.attention, trust_remote_code=settings.trust_remote_code)
 
 
-RECIPES: dict[Job, Recipe] = {
-    "sft": Recipe(_each(sft.to_item), _sft),
-    "rm": Recipe(_each(rm.to_item), _rm),
-    "dpo": Recipe(_each(dpo.to_item), _dpo),
-    "kto": Recipe(kto.to_items, _kto),
-    "kd": Recipe(_each(sft.to_item), _kd),
-    "prm": Recipe(_each(prm.to_item), _prm),
+PARTS: dict[Job, Parts] = {
+    "sft": Parts(_each(sft.to_item), _sft),
+    "rm": Parts(_each(rm.to_item), _rm),
+    "dpo": Parts(_each(dpo.to_item), _dpo),
+    "kto": Parts(kto.to_items, _kto),
+    "kd": Parts(_each(sft.to_item), _kd),
+    "prm": Parts(_each(prm.to_item), _prm),
 }
