@@ -7,6 +7,7 @@ The other model is the reference of DPO and KTO, and the teacher of distillation
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -118,20 +119,30 @@ def objectives(
     }
 
 
+def configs(stages: str) -> dict[str, LearnerConfig]:
+    """By name: each ZeRO stage, and without ZeRO every sequence over two ranks, where there are two."""
+    optimizer = OptimizerConfig(lr=1e-30, max_grad_norm=0.0)
+    found = {
+        f"zero{stage}": LearnerConfig(dtype="float32", zero_stage=int(stage), optimizer=optimizer)
+        for stage in stages.split(",")
+    }
+    if os.environ["WORLD_SIZE"] == "2":
+        found["spread"] = found["zero0"].model_copy(update={"ranks": 2, "sequence_parallel": 2})
+    return found
+
+
 def main(policy: str, other: str, out: str, stages: str) -> None:
     found: dict[str, torch.Tensor] = {}
-    for stage in map(int, stages.split(",")):
-        optimizer = OptimizerConfig(lr=1e-30, max_grad_norm=0.0)
-        config = LearnerConfig(dtype="float32", zero_stage=stage, optimizer=optimizer)
+    for kind, config in configs(stages).items():
         for name, (items, make) in objectives(Path(policy), Path(other), config).items():
             objective = make()
             objective.prepare(items, [])
             learner = objective.learner
             assert isinstance(learner, Watched)
-            splits = SPLITS if stage == 0 else SPLITS[2:]
+            splits = SPLITS if kind == "zero0" else SPLITS[2:]
             for packing, budget in splits:
                 learner.config = learner.config.model_copy(update={"packing": packing, "micro_batch_tokens": budget})
-                key = f"{name}/zero{stage}/{'packed' if packing else 'padded'}-{budget}"
+                key = f"{name}/{kind}/{'packed' if packing else 'padded'}-{budget}"
                 metrics = objective.step(items)
                 found[key] = learner.gradient
                 measured = objective.measure(items)

@@ -14,11 +14,13 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
+from torch import Tensor, nn
 
 from rlctl.learner import distributed
 from rlctl.learner.learner import Learner
 from rlctl.learner.sequence import Sequence
-from support.training import critic, nll, policy, square
+from rlctl.models.load import load_causal_lm
+from support.training import critic, nll, policy, settings, square
 
 #: Name, model, and settings; the value model where the name begins with `value`.
 CASES = [
@@ -27,6 +29,7 @@ CASES = [
     ("zero3", "llama", {"packing": True, "zero_stage": 3, "gradient_checkpointing": True}),
     ("one_kv_head", "one_kv_head", {"packing": True, "zero_stage": 2}),
     ("lora", "one_kv_head", {"packing": False, "zero_stage": 3, "lora": {"rank": 4}}),
+    ("qlora", "llama", {"packing": True, "zero_stage": 2, "lora": {"rank": 4, "quantize_4bit": True}}),
     ("value_packed", "llama", {"packing": True, "zero_stage": 3}),
     ("value_padded", "one_kv_head", {"packing": False, "zero_stage": 1}),
     ("experts", "mixtral", {"packing": True, "zero_stage": 3, "aux_loss_coef": 0.5}),
@@ -90,22 +93,57 @@ def main(folder: Path) -> None:
     dist.barrier()
 
 
+class Expert(nn.Module):
+    def __init__(self, gate_up: Tensor, down: Tensor) -> None:
+        super().__init__()
+        self.gate_up, self.down = nn.Parameter(gate_up.clone()), nn.Parameter(down.clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = nn.functional.linear(x, self.gate_up).chunk(2, -1)
+        return nn.functional.linear(nn.functional.silu(gate) * up, self.down)
+
+
+class ListedExperts(nn.Module):
+    """Mixtral's block with experts one by one, as models of code of their own have them: unused ones do not run."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.gate = block.gate
+        pairs = zip(block.experts.gate_up_proj.detach(), block.experts.down_proj.detach(), strict=True)
+        self.experts = nn.ModuleList(Expert(*pair) for pair in pairs)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        flat = hidden.flatten(0, -2)
+        _, weights, chosen = self.gate(flat)
+        out = torch.zeros_like(flat)
+        for index in chosen.unique().tolist():
+            rows, columns = torch.where(chosen == index)
+            out = out.index_add(0, rows, self.experts[index](flat[rows]) * weights[rows, columns, None])
+        return out.view(hidden.shape)
+
+
 def _experts(folder: Path, ranks: int, found: dict[str, torch.Tensor]) -> None:
-    """Data-parallel under ZeRO-3: rank 1 runs four empty micro-batches through all experts."""
-    learner = policy(folder / "mixtral", zero_stage=3, aux_loss_coef=0.5, micro_batch_tokens=20, ranks=ranks)
-    found["shared_out/outputs"] = torch.cat(learner.logprobs(small()))
-    metrics = learner.accumulate(small(), nll)
-    found["shared_out/loss"] = torch.tensor([metrics["loss"], metrics["aux_loss"]])
-    found["shared_out/gradient"] = learner.gradients()
-    learner.apply()
+    """Data-parallel under ZeRO-3: rank 1 runs four empty micro-batches, of two tokens, through the experts."""
+    for name in ("shared_out", "listed"):
+        model = load_causal_lm(folder / "mixtral", "float32")
+        if name == "listed":
+            for layer in model.model.layers:
+                layer.mlp = ListedExperts(layer.mlp)
+        config = settings(zero_stage=3, aux_loss_coef=0.5, micro_batch_tokens=20, ranks=ranks)
+        learner = Learner(model, config, total_steps=1)
+        found[f"{name}/outputs"] = torch.cat(learner.logprobs(small()))
+        metrics = learner.accumulate(small(), nll)
+        found[f"{name}/loss"] = torch.tensor([metrics["loss"], metrics["aux_loss"]])
+        found[f"{name}/gradient"] = learner.gradients()
+        learner.apply()
 
 
 def _average(folder: Path, ranks: int) -> None:
     """Adapters and their average under ZeRO-3, saved by all ranks together, and gone on with from a checkpoint."""
 
     def learner() -> Learner:
-        settings = {"zero_stage": 3, "lora": {"rank": 4}, "ema_decay": 0.5, "optimizer": {"lr": 1e-2, "eps": 1e-2}}
-        return policy(folder / "llama", ranks=ranks, **settings)
+        changes = {"zero_stage": 3, "lora": {"rank": 4}, "ema_decay": 0.5, "optimizer": {"lr": 1e-2, "eps": 1e-2}}
+        return policy(folder / "llama", ranks=ranks, **changes)
 
     first = learner()
     first.step(small(), nll)

@@ -20,6 +20,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rlctl.clients.weights import WeightsClient
+from rlctl.learner.export import Weights
 from rlctl.rpc.config import ChannelConfig
 from rlctl.rpc.portal import Portal
 from rlctl.v1 import weights_pb2 as pb
@@ -63,11 +64,11 @@ class Trainer:
             canary = pb.Canary(token_ids=command["canary"], logprobs=token_logprobs(known, command["canary"]).tolist())
 
         def weights() -> Any:
-            for index, (name, parameter) in enumerate(model.named_parameters()):
+            for index, (name, tensor) in enumerate(Weights(model, partitioned=False)):
                 if index == 8:
                     time.sleep(command.get("pause_s", 0))
                 if name != command.get("omit"):
-                    yield name, parameter
+                    yield name, tensor
 
         honest = bucket.digest
         if command.get("corrupt"):

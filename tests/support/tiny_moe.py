@@ -5,21 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 
-def tiny_moe(folder: Path, kind: str = "mixtral", seed: int = 0) -> Path:
+def tiny_moe(folder: Path, kind: str = "mixtral", seed: int = 0, hidden: int = 32, vocabulary: int = 64) -> Path:
     """Writes a Mixtral, Qwen3-MoE, Qwen2-MoE or OLMoE of 4 experts, 2 a token, in fp32 (no tokenizer)."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     sizes = {
-        "vocab_size": 64,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "moe_intermediate_size": 48,
-        "shared_expert_intermediate_size": 48,
+        "vocab_size": vocabulary,
+        "hidden_size": hidden,
+        "intermediate_size": 3 * hidden // 2,
+        "moe_intermediate_size": 3 * hidden // 2,
+        "shared_expert_intermediate_size": 3 * hidden // 2,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
-        "head_dim": 8,
+        "head_dim": hidden // 4,
         "num_experts": 4,
         "num_local_experts": 4,
         "num_experts_per_tok": 2,

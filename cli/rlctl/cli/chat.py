@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlctl.cli.runs import Address, Ca, RunsDir, TokenFile, reach
+from rlctl.cli.runs import Address, Ca, RunsDir, TokenFile, model_of, reach
 
 if TYPE_CHECKING:
     from rlctl.bus.config import BusConfig
@@ -35,36 +35,15 @@ def chat(
     with ExitStack() as stack:
         channel: ChannelConfig
         registry: BusConfig | None
-        model = None if address is not None else _model(target, runs_dir)
+        model = None if address is not None else model_of(target, runs_dir)
         if model is None:
             channel, registry = reach(target, address, runs_dir, token_file, ca)
         else:
             typer.echo(f"loading {model} ...", err=True)
-            channel, registry = stack.enter_context(serve_model(model)), None
+            channel, registry = stack.enter_context(serve_model(model)).channel, None
             plain = plain or not has_chat_template(model)
         client = stack.enter_context(GenerationClient(channel, registry))
         _talk(client, system, plain, temperature, max_tokens, timeout_s)
-
-
-def _model(target: str | None, runs_dir: Path) -> Path | None:
-    """The folder of a model to be loaded for the purpose; None where a service is up already."""
-    from rlctl.core.errors import FailedPreconditionError, InvalidArgumentError
-    from rlctl.launch.run_folder import RunFolder
-    from rlctl.models.source import resolve
-
-    if target is None:
-        raise InvalidArgumentError("name a run, a model's folder or a hub name, or give an --address")
-    folder = RunFolder(runs_dir / target)
-    if not folder.exists:
-        return resolve(target)
-    if folder.is_up():
-        return None
-    model = folder.path / "model"
-    if not model.is_dir():
-        raise FailedPreconditionError(
-            f"run {target!r} has no finished model yet: finish it, or `rlctl export {target} DIR` its last checkpoint"
-        )
-    return model
 
 
 def _talk(

@@ -107,6 +107,7 @@ def _of_recipe(
     """The data sets of a recipe, the held-out one that they are kept apart from, and the model."""
     from rlctl.core.config import load, parse, set_override
     from rlctl.core.errors import ConfigError, NotFoundError
+    from rlctl.launch.loop_recipe import LOOP_RECIPES
     from rlctl.launch.recipe import Recipe, find_recipe, recipe_names
     from rlctl.launch.training_recipe import TRAINING_RECIPES
 
@@ -122,6 +123,10 @@ def _of_recipe(
     if job in TRAINING_RECIPES:
         offline: Any = load(TRAINING_RECIPES[job], path, settings)
         train, apart, model = offline.data, offline.eval_data, offline.model
+    elif job in LOOP_RECIPES:
+        loop: Any = load(LOOP_RECIPES[job], path, settings)
+        train, model = [_prompts(loop.prompts)], loop.model
+        apart = _prompts(loop.eval_prompts) if loop.eval_prompts is not None else None
     else:
         recipe = load(Recipe, path, settings)
         train, apart, model = [recipe.data], recipe.eval.data, recipe.model
@@ -130,3 +135,10 @@ def _of_recipe(
     if apart is None:
         raise NotFoundError(f"{path} has no held-out data")
     return [apart], None, model
+
+
+def _prompts(config: SourceConfig) -> SourceConfig:
+    """The prompts of a loop, as those of a run are."""
+    from rlctl.data.config import PromptDataConfig
+
+    return PromptDataConfig.model_validate(config.model_dump(exclude_unset=True))

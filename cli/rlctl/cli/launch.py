@@ -1,14 +1,15 @@
-"""`rlctl launch ppo|sft|rm|dpo|kto|kd|prm [RECIPE] [key=value ...]`."""
+"""`rlctl launch ppo|sft|rm|dpo|kto|kd|prm|iterative-dpo|rejection-sampling [RECIPE] [key=value ...]`."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
+    from rlctl.launch.loop_recipe import Loop
     from rlctl.launch.recipe import Recipe
     from rlctl.launch.training_recipe import TrainingRecipe
 
@@ -20,6 +21,12 @@ TRAININGS = {
     "kto": "Kahneman-Tversky optimisation on responses judged one by one.",
     "kd": "Distillation of a teacher into a smaller model.",
     "prm": "A process reward model, which judges each step of reasoning.",
+}
+
+#: Loops around them: generate, score, choose, train; each with a recipe of its own name too.
+LOOPS = {
+    "iterative-dpo": "Generate, score, pair the best with the worst, DPO: round after round.",
+    "rejection-sampling": "Generate, score, fine-tune on the best (or on all, conditioned on their reward).",
 }
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -86,25 +93,38 @@ def read_training_recipe(job: str, arguments: list[str]) -> TrainingRecipe:
     return load(TRAINING_RECIPES[job], find_recipe(name or job, "offline"), settings)  # type: ignore[index]
 
 
+def read_loop_recipe(job: str, arguments: list[str]) -> Loop:
+    """The same of a loop. Raises ConfigError and NotFoundError."""
+    from rlctl.core.config import load
+    from rlctl.launch.loop_recipe import LOOP_RECIPES
+    from rlctl.launch.recipe import find_recipe
+
+    name, settings = _split(arguments)
+    return load(LOOP_RECIPES[job], find_recipe(name or job, "offline"), settings)
+
+
 def _split(arguments: list[str]) -> tuple[str, list[str]]:
     """The recipe's name (or nothing) and the settings."""
     from rlctl.core.errors import ConfigError
 
-    names = [argument for argument in arguments if "=" not in argument or Path(argument).is_file()]
+    names = [argument for argument in arguments if "=" not in argument or os.path.isfile(argument)]
     if len(names) > 1:
         raise ConfigError(f"give one recipe, not {' and '.join(names)}; settings are written key=value")
     return names[0] if names else "", [argument for argument in arguments if argument not in names]
 
 
+Arguments = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[RECIPE] [KEY=VALUE]...",
+        help="A recipe's name or file (the command's own where none is given), then settings that win over it.",
+    ),
+]
+
+
 def _training(job: str) -> Callable[..., None]:
     def command(
-        arguments: Annotated[
-            list[str] | None,
-            typer.Argument(
-                metavar="[RECIPE] [KEY=VALUE]...",
-                help="A recipe's name or file (the command's own where none is given), then settings that win over it.",
-            ),
-        ] = None,
+        arguments: Arguments = None,
         dry_run: DryRun = False,
         fresh: Fresh = False,
         ray_address: RayAddress = None,
@@ -125,3 +145,22 @@ def _training(job: str) -> Callable[..., None]:
 
 for _job, _help in TRAININGS.items():
     app.command(_job, help=_help)(_training(_job))
+
+
+def _loop(job: str) -> Callable[..., None]:
+    def command(arguments: Arguments = None, dry_run: DryRun = False, fresh: Fresh = False) -> None:
+        from rich.console import Console
+
+        from rlctl.launch import loop
+
+        recipe = read_loop_recipe(job, arguments or [])
+        if dry_run:
+            loop.dry_run_loop(recipe, Console())
+            return
+        raise typer.Exit(loop.launch_loop(recipe, Console(), fresh=fresh))
+
+    return command
+
+
+for _job, _help in LOOPS.items():
+    app.command(_job, help=_help)(_loop(_job))

@@ -50,6 +50,28 @@ def reach(
     return folder.recipe().channel, run_bus(folder)
 
 
+def model_of(target: str | None, runs_dir: Path) -> Path | None:
+    """The folder of a model to be loaded for the purpose, by the name of a run, a folder or a hub name; None where a
+    run serves it already. Raises RlctlError."""
+    from rlctl.core.errors import FailedPreconditionError, InvalidArgumentError
+    from rlctl.launch.run_folder import RunFolder
+    from rlctl.models.source import resolve
+
+    if target is None:
+        raise InvalidArgumentError("name a run, a model's folder or a hub name, or give an --address")
+    folder = RunFolder(runs_dir / target)
+    if not folder.exists:
+        return resolve(target)
+    if folder.is_up():
+        return None
+    model = folder.path / "model"
+    if not model.is_dir():
+        raise FailedPreconditionError(
+            f"run {target!r} has no finished model yet: finish it, or `rlctl export {target} DIR` its last checkpoint"
+        )
+    return model
+
+
 def run_bus(folder: RunFolder) -> BusConfig:
     """How to reach the NATS server of a run."""
     from rlctl.bus.config import BusConfig

@@ -24,6 +24,14 @@ MODELS = {
     "kto": ("rlctl.launch.training_recipe:KTORecipe", "A recipe of `rlctl launch kto`"),
     "kd": ("rlctl.launch.training_recipe:KDRecipe", "A recipe of `rlctl launch kd`"),
     "prm": ("rlctl.launch.training_recipe:PRMRecipe", "A recipe of `rlctl launch prm`"),
+    "iterative-dpo": (
+        "rlctl.launch.loop_recipe:IterativeDPORecipe",
+        "A recipe of `rlctl launch iterative-dpo`",
+    ),
+    "rejection-sampling": (
+        "rlctl.launch.loop_recipe:RejectionSamplingRecipe",
+        "A recipe of `rlctl launch rejection-sampling`",
+    ),
     "generation": ("rlctl.generation.config:GenerationConfig", "`rlctl serve generation`"),
     "reward": ("rlctl.reward.config:RewardConfig", "`rlctl serve reward`"),
     "reference": ("rlctl.reference.config:ReferenceConfig", "`rlctl serve reference`"),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rlctl.cli.launch import LOOPS
 from rlctl.cli.runs import RunsDir, run_bus, run_folder
 
 if TYPE_CHECKING:
@@ -28,7 +29,9 @@ def status(
         _list(console, runs_dir)
         return
     folder = run_folder(run, runs_dir)
-    if folder.job != "ppo":
+    if folder.job in LOOPS:
+        _loop(console, folder)
+    elif folder.job != "ppo":
         _training(console, folder)
     elif folder.is_up() and folder.launch() is not None:
         _live(console, folder)
@@ -52,13 +55,18 @@ def _list(console: Console, runs_dir: Path) -> None:
         summary = folder.summary()
         state = "up" if folder.is_up() else summary.get("status", "not finished")
         evaluation = summary.get("eval")
-        moved = (
-            f"{evaluation['before']['accuracy']:.3f} -> {evaluation['after']['accuracy']:.3f}" if evaluation else "-"
-        )
+        moved = _moved(evaluation) if evaluation else "-"
         steps = f"{summary['steps']} of {summary['total_steps']}" if summary else "-"
         step = folder.checkpoint_step()
         table.add_row(folder.path.name, state, steps, moved, "-" if step is None else str(step))
     console.print(table)
+
+
+def _moved(evaluation: dict[str, Any]) -> str:
+    """A loop has the mean reward of its held-out prompts."""
+    name = "accuracy" if "accuracy" in evaluation["after"] else "reward"
+    what = "" if name == "accuracy" else " (reward)"
+    return f"{evaluation['before'][name]:.3f} -> {evaluation['after'][name]:.3f}{what}"
 
 
 def _past(console: Console, folder: RunFolder) -> None:
@@ -93,6 +101,21 @@ def _training(console: Console, folder: RunFolder) -> None:
         markup=False,
         highlight=False,
     )
+
+
+def _loop(console: Console, folder: RunFolder) -> None:
+    """The rounds so far, and what they came to."""
+    from rlctl.launch.loop_view import print_loop, round_line
+    from rlctl.trainer.metrics import read_rows
+
+    rows, up = read_rows(folder.path / "metrics.jsonl"), folder.is_up()
+    if not up and folder.summary():
+        print_loop(console, folder.path.name, folder.path, folder.summary())
+        return
+    rounds = folder.loop_recipe().rounds
+    lines = [f"{'up' if up else 'not up'} ({folder.job}): {len(rows)} of {rounds} rounds begun to train"]
+    for line in [*lines, *(round_line(row, rounds) for row in rows)]:
+        console.print(line, markup=False, highlight=False)
 
 
 def _live(console: Console, folder: RunFolder) -> None:

@@ -182,14 +182,17 @@ def _keys(recipe: Recipe) -> Iterator[str]:
             value = getattr(tls, part)
             if isinstance(value, Path):
                 named[f"{side}.tls.{part}"] = value
-    yield from _missing(named)
+    yield from missing_files(named)
 
 
 def _reward_functions(recipe: Recipe) -> Iterator[str]:
-    yield from _missing({f"reward.scorers.{i}.path": scorer.path for i, scorer in enumerate(recipe.reward.scorers)})
+    yield from missing_files(
+        {f"reward.scorers.{i}.path": scorer.path for i, scorer in enumerate(recipe.reward.scorers)}
+    )
 
 
-def _missing(named: Mapping[str, Path | None]) -> Iterator[str]:
+def missing_files(named: Mapping[str, Path | None]) -> Iterator[str]:
+    """Files that do not exist, by the settings that name them."""
     for name, path in named.items():
         if path is not None and not path.expanduser().is_file():
             yield f"{name}: {path} does not exist: correct the path (it is relative to where rlctl is started)"

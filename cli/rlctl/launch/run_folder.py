@@ -24,6 +24,7 @@ import tomli_w
 
 from rlctl.core.config import StrictConfig, load
 from rlctl.core.errors import ConfigError, FailedPreconditionError, NotFoundError
+from rlctl.launch.loop_recipe import LOOP_RECIPES, Loop
 from rlctl.launch.recipe import Recipe
 from rlctl.launch.training_recipe import TRAINING_RECIPES, TrainingRecipe
 
@@ -39,6 +40,12 @@ CHANGEABLE = (
     "learner.threads", "learner.micro_batch_tokens", "learner.packing", "learner.attention", "learner.logits_chunk",
     "learner.gradient_checkpointing", "learner.compile_layers", "learner.overlap_comm", "learner.optimizer",
     "reference.batch_tokens",
+)  # fmt: skip
+#: Settings of a loop with which it may go on; those of a round's training are looked at when that goes on.
+LOOP_CHANGEABLE = (
+    "name", "runs_dir", "rounds:", "cluster", "checkpoint", "log", "generation", "reward.addresses", "reward.threads",
+    "reward.timeout_s", "sampling.timeout_s", "sampling.at_once",
+    *(setting for setting in CHANGEABLE if setting.startswith("learner.")),
 )  # fmt: skip
 _CHECKPOINT = re.compile(r"step-(\d+)")
 
@@ -177,6 +184,17 @@ class RunFolder:
         names = tuple(type(recipe).model_fields)
         changed = differences(self.training_recipe(), recipe, names)
         self._refuse([line for line in changed if not line.startswith(CHANGEABLE)])
+
+    def loop_recipe(self) -> Loop:
+        """Of a loop around an offline training."""
+        return load(LOOP_RECIPES[self.job], self.path / "recipe.toml")
+
+    def refuse_other_loop(self, recipe: Loop) -> None:
+        """Raises ConfigError when a loop cannot go on with these settings."""
+        if self.job != recipe.job:
+            self._refuse([f"job: {self.job!r} -> {recipe.job!r}"])
+        changed = differences(self.loop_recipe(), recipe, tuple(type(recipe).model_fields))
+        self._refuse([line for line in changed if not line.startswith(LOOP_CHANGEABLE)])
 
     def _refuse(self, changed: list[str]) -> None:
         if changed:

@@ -65,7 +65,7 @@ def check_training(recipe: TrainingRecipe, plan: Plan, *, here: bool, gpus: int 
         *(fault for index, data in enumerate(recipe.data) for fault in data_faults(f"data.{index}", data)),
         *(data_faults("eval_data", recipe.eval_data) if recipe.eval_data is not None else ()),
         *library_faults(),
-        *_settings(recipe),
+        *setting_faults(recipe),
         *(memory_faults(plan) if here or recipe.cluster.device != "gpu" else ()),
         *gpu_faults(recipe.cluster, plan, gpus),
     ]
@@ -73,7 +73,8 @@ def check_training(recipe: TrainingRecipe, plan: Plan, *, here: bool, gpus: int 
         raise ConfigError("\n".join(faults))
 
 
-def _settings(recipe: TrainingRecipe) -> Iterator[str]:
+def setting_faults(recipe: TrainingRecipe) -> Iterator[str]:
+    """What does not go together, or needs what is not installed."""
     cluster, learner = recipe.cluster, recipe.learner
     if learner.ranks > recipe.batch_size:
         yield f"learner.ranks = {learner.ranks} is above batch_size = {recipe.batch_size}: lower it"

@@ -58,20 +58,11 @@ async def _outputs(config: EvaluatorConfig, on_progress: Callable[[Progress], No
     from rlctl.evaluator.judge import PRESETS
     from rlctl.evaluator.making import make_outputs
     from rlctl.evaluator.serving import generation_service
+    from rlctl.rpc.own import alongside
 
     if config.generate.addresses:
         return await make_outputs(config, config.generate.addresses, on_progress)
     log_path = Path(config.output_dir) / "generation.log"
     keys = {preset.api_key_env for preset in PRESETS.values()} | {judge.api_key_env for judge in config.judges}
     with generation_service(config.generate.model, log_path, os.cpu_count() or 1, keys) as service:
-        making = asyncio.ensure_future(make_outputs(config, [service.address], on_progress))
-        watching = asyncio.ensure_future(service.ended())
-        try:
-            await asyncio.wait((making, watching), return_when=asyncio.FIRST_COMPLETED)
-            if not making.done():
-                await watching
-            return await making
-        finally:
-            making.cancel()
-            watching.cancel()
-            await asyncio.gather(making, watching, return_exceptions=True)
+        return await alongside(make_outputs(config, [service.address], on_progress), [service])

@@ -85,6 +85,8 @@ class TransformersEngine:
     def _load(self) -> None:
         from transformers import AutoModelForCausalLM
 
+        from rlctl.models.names import places
+
         config = self._config
         if config.tensor_parallel != 1:
             raise ConfigError("tensor_parallel needs engine = 'vllm'")
@@ -106,7 +108,7 @@ class TransformersEngine:
         for eos in (self._model.generation_config.eos_token_id, self._tokenizer.eos_token_id):
             self._eos_ids.update([] if eos is None else [eos] if isinstance(eos, int) else eos)
         self._batch = Batch(self._model, config.max_num_seqs)
-        self._parameters = dict(self._model.named_parameters())
+        self._places = places(self._model)
 
     async def close(self) -> None:
         with self._wake:
@@ -248,19 +250,19 @@ class TransformersEngine:
 
     def _begin(self) -> None:
         self._held = True
-        self._missing = set(self._parameters)
+        self._missing = set(self._places)
 
     def _load_bucket(self, announcement: Announcement) -> None:
         for name, tensor in self._receiver.receive(announcement):
-            parameter = self._parameters.get(name)
-            if parameter is None or parameter.shape != tensor.shape:
-                have = "no such weight" if parameter is None else f"the shape {list(parameter.shape)}"
+            place = self._places.get(name)
+            if place is None or place.shape != tensor.shape:
+                have = "no such weight" if place is None else f"the shape {list(place.shape)}"
                 raise FailedPreconditionError(
                     f"{name} comes with the shape {list(tensor.shape)}, but the model has {have}; "
                     "trainer and replica must hold the same architecture",
                     reason="WEIGHTS_DO_NOT_FIT",
                 )
-            parameter.data.copy_(tensor)
+            place.put(tensor)
             self._missing.discard(name)
 
     def _finish(self) -> None:

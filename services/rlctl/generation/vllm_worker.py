@@ -6,6 +6,7 @@ process is tied to the one that serves. Traps that are met here:
 - The reload keeps references to what it was given until a layer is complete; our tensors lie in a buffer that the
   next bucket overwrites.
 - A tied head loads nothing, and its prepacked copy stays the old one, silently, unless it is processed again.
+- On a CPU experts are prepacked when they are first loaded and never again: plain weights lie where packed ones should.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from vllm.distributed.weight_transfer.base import (
 )
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.layers.attention import is_deferred_attention_layer
+from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
 from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+from vllm.platforms import current_platform
 
 from rlctl.core.errors import FailedPreconditionError, RlctlError
 from rlctl.generation import lifeline
@@ -194,6 +197,19 @@ def incomplete(model: torch.nn.Module, tied: list[torch.nn.Module]) -> list[str]
     return names
 
 
+def prepack_experts_each_time() -> None:
+    """On a CPU: makes vLLM set the kernel of experts up anew, prepacking included, whenever they are loaded."""
+    process = UnquantizedFusedMoEMethod.process_weights_after_loading
+
+    def anew(method: Any, layer: Any) -> None:
+        method.moe_kernel = None
+        process(method, layer)
+
+    UnquantizedFusedMoEMethod.process_weights_after_loading = anew
+
+
+if current_platform.is_cpu():
+    prepack_experts_each_time()
 # It warns of every tied head and rotary table, at each sync; `incomplete` tells the weights that are truly missing.
 logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
 if BACKEND not in WeightTransferEngineFactory._registry:

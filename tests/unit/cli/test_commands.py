@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.cli import settings
+from rlctl.cli import launch, settings
 
 LIGHT = "import sys; import rlctl.cli.main; print(' '.join(m.partition('.')[0] for m in sys.modules))"
 
@@ -129,3 +129,8 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra() -> None:
     assert done.returncode == 1
     assert "needs the package 'psutil'" in done.stderr and ".[train,cpu]" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_long_setting_is_no_recipe() -> None:
+    setting = "ptx.data=[{ path = '" + "x" * 300 + "' }]"
+    assert launch._split(["quickstart", setting]) == ("quickstart", [setting])

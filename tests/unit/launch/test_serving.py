@@ -20,12 +20,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_folder_is_served_and_gone_afterwards(model: Path) -> None:
     assert has_chat_template(model)
-    with serve_model(model) as channel, GenerationClient(channel) as client:
+    with serve_model(model) as service, GenerationClient(service.channel) as client:
         assert client.get_model().dtype == "float32"
         said = client.generate_text("2+3=", SamplingParams(max_tokens=4, temperature=0.0))
         pieces = "".join(client.stream_text("2+3=", SamplingParams(max_tokens=4, temperature=0.0)))
         assert said == [pieces]
-    with GenerationClient(channel) as client, pytest.raises(Exception, match="generation"):
+    with GenerationClient(service.channel) as client, pytest.raises(Exception, match="generation"):
         client.ready(timeout_s=1.0)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.cli.launch import TRAININGS, read_training_recipe
+from rlctl.cli.launch import LOOPS, TRAININGS, read_loop_recipe, read_training_recipe
 from rlctl.core.errors import ConfigError, FailedPreconditionError, NotFoundError
 from rlctl.launch.prepare import ARITHMETIC, UNTRAINED
 from rlctl.launch.recipe import recipe_names
@@ -83,7 +83,7 @@ def test_faults_are_told_at_once():
 def test_a_recipe_of_another_job_is_refused():
     with pytest.raises(ConfigError, match="job"):
         read_training_recipe("rm", ["dpo"])
-    with pytest.raises(NotFoundError, match=r"dpo, dpo-7b, kd"):
+    with pytest.raises(NotFoundError, match=r"dpo, dpo-7b"):
         read_training_recipe("rm", ["absent"])
 
 
@@ -115,6 +115,10 @@ def test_a_run_goes_on_with_more_steps_but_not_with_other_data(folder):
 
 def test_every_recipe_says_its_job():
     assert set(TRAINING_RECIPES) == set(TRAININGS)
+    loops = {"conditional-sft": "rejection-sampling"} | {job: job for job in LOOPS}
     for name in recipe_names("offline"):
         job = name.removesuffix("-7b")
-        assert read_training_recipe(job, [name]).job == job
+        if job in loops:
+            assert read_loop_recipe(loops[job], [name]).job == loops[job]
+        else:
+            assert read_training_recipe(job, [name]).job == job

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from rlctl.learner.config import LearnerConfig
 from rlctl.models.adapters import merge_adapter
 from rlctl.models.load import load_tokenizer
 from rlctl.models.quantize import is_quantized
+from rlctl.offline.config import ReferenceOptions
+from rlctl.offline.reference import Reference
 from support.training import critic, nll, plain_logprobs, plain_values, policy, sequences, square, weights
 
 
@@ -43,8 +46,15 @@ def test_a_value_model_keeps_its_head_beside_adapters_and_through_the_merge(tiny
     assert losses[-1] < 0.5 * losses[0]
     learner.save_hf(tmp_path / "critic", load_tokenizer(tiny))
     adapter = tmp_path / "critic" / "adapter"
+    config = json.loads((tmp_path / "critic" / "config.json").read_text())
+    config |= {"mean": 0.5, "std": 2.0, "pad_token_id": config["vocab_size"]}  # a pad the base has no embedding for
+    (tmp_path / "critic" / "config.json").write_text(json.dumps(config))
     architecture = merge_adapter(adapter, tmp_path / "merged")
     assert architecture == "LlamaForSequenceClassification"
+    kept = json.loads((tmp_path / "merged" / "config.json").read_text())
+    assert (kept["mean"], kept["std"], kept["pad_token_id"]) == (0.5, 2.0, config["vocab_size"])
+    assert kept["vocab_size"] == config["vocab_size"] + 1
+    (tmp_path / "critic" / "config.json").write_text(json.dumps(config | {"pad_token_id": 0}))
     applied = AutoPeftModelForSequenceClassification.from_pretrained(adapter, num_labels=1)
     for folder in (tmp_path / "critic", tmp_path / "merged"):
         merged = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=1)
@@ -121,3 +131,12 @@ def test_a_qlora_critic_learns(tiny: Path) -> None:
 def test_4_bit_weights_under_zero3_are_refused() -> None:
     with pytest.raises(ValidationError, match="ZeRO-3 cannot part 4-bit weights"):
         LearnerConfig.model_validate({"zero_stage": 3, "lora": {"quantize_4bit": True}})
+
+
+def test_the_reference_of_preferences_is_the_4_bit_base(tiny: Path, tmp_path: Path) -> None:
+    learner = policy(tiny, lora={"rank": 4, "quantize_4bit": True})
+    reference = Reference(ReferenceOptions(), str(tiny), learner.config, tmp_path)
+    wanted = [float(each.sum()) for each in learner.logprobs(sequences())]
+    assert reference.sums(sequences()) == pytest.approx(wanted, abs=1e-4)
+    other = Reference(ReferenceOptions(model=str(tiny)), str(tiny), learner.config, tmp_path)
+    assert other.sums(sequences()) != pytest.approx(wanted, abs=1e-2)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from rlctl.core.errors import ConfigError
 from rlctl.learner.config import LearnerConfig
 from rlctl.learner.engine import deepspeed_config
 from rlctl.models.load import load_causal_lm
+from rlctl.offline.rm import RMObjective
 from support.training import critic, nll, policy, sequences, square, weights
 
 
@@ -72,6 +75,15 @@ def test_the_average_can_be_the_model_of_a_critic(tiny: Path, tmp_path: Path) ->
     torch.testing.assert_close(torch.cat(again.values(sequences())), torch.cat(wanted), rtol=0, atol=1e-6)
     with pytest.raises(ValidationError, match="set ema_decay too"):
         LearnerConfig(ema_as_model=True)
+
+
+def test_the_average_of_a_reward_model_is_told_what_its_model_is(tiny: Path, tmp_path: Path) -> None:
+    critic(tiny, ema_decay=0.9).save_hf(tmp_path / "reward", None)
+    told = {"reward_mean": 0.5, "reward_std": 2.0}
+    RMObjective.finish(SimpleNamespace(_last={}), tmp_path / "reward", SimpleNamespace(pad_token_id=0), told)  # type: ignore[arg-type]
+    for folder in ("reward", "reward/ema"):
+        config = json.loads((tmp_path / folder / "config.json").read_text())
+        assert (config["mean"], config["std"], config["pad_token_id"]) == (0.5, 2.0, 0)
 
 
 @pytest.mark.parametrize("zero_stage", [1, 2, 3])

@@ -10,7 +10,7 @@ from rlctl.core.config import load
 from rlctl.core.errors import DeadlineError, NotFoundError
 from rlctl.data.prompts import load_prompts
 from rlctl.data.supervised import load_supervised
-from rlctl.launch.prepare import ARITHMETIC, prepare_model, progress_line
+from rlctl.launch.prepare import ARITHMETIC, UNTRAINED, prepare_model, progress_line
 from rlctl.launch.recipe import Recipe, recipe_folder
 from rlctl.launch.warmup import VERSION, Progress, sums
 from rlctl.models.arithmetic import build_model, build_tokenizer, write_untrained
@@ -112,3 +112,15 @@ def test_the_quickstart_trains_and_tests_on_parts_of_the_same_sums():
         for name in what:
             assert getattr(config, name) == getattr(sums(split), name), name
     assert list(recipe.data.splits) == list(sums("rl").splits)
+
+
+def test_the_untrained_model_is_built_once_in_a_process_of_its_own(models):
+    lines = []
+    built = prepare_model(UNTRAINED, 3, lines.append)
+    assert built == models / f"rlctl--arithmetic-llama-untrained-v{VERSION}-seed3"
+    assert lines == ["building rlctl/arithmetic-llama-untrained (seed 3)"]
+    name = "model.layers.0.mlp.up_proj.weight"
+    loaded = load_causal_lm(built, "float32").state_dict()[name]
+    assert loaded.equal(build_model(build_tokenizer(), 3).state_dict()[name])
+    assert prepare_model(UNTRAINED, 3, lines.append) == built
+    assert len(lines) == 1

@@ -30,6 +30,8 @@ class Prompt:
     metadata: dict[str, Any] = field(default_factory=dict)
     """`{"task": name, "entry": {question, answer, metadata}}` for a reasoning-gym task, else the row's other
     columns; plain JSON values, where others (dates, bytes) are text."""
+    value: Any = None
+    """The prompt as the row has it, before any template: text or chat messages."""
 
     @property
     def metadata_json(self) -> str:
@@ -76,13 +78,14 @@ def _load(config: DataConfig, tokenizer: Any) -> Dataset[Prompt]:
     tokenizer = tokenizer_for(config, tokenizer)
     counts: dict[str, int] = {}
     rows = select_rows(config, counts, lambda row: row.column(input_key(config, row), "input_key"))
-    texts = [prompt_text(config, row.values[input_key(config, row)], row.where, tokenizer) for row in rows]
+    values = [row.values[input_key(config, row)] for row in rows]
+    texts = [prompt_text(config, value, row.where, tokenizer) for row, value in zip(rows, values, strict=True)]
     all_ids = encode(texts, tokenizer, chat=config.apply_chat_template)
     prompts: list[Prompt] = []
-    for row, text, ids in zip(rows, texts, all_ids, strict=True):
+    for row, value, text, ids in zip(rows, values, texts, all_ids, strict=True):
         fitted = fit(ids, config, tokenizer, counts)
         if fitted is not None:
-            prompts.append(Prompt(fitted, text, label_of(config, row), _metadata(config, row)))
+            prompts.append(Prompt(fitted, text, label_of(config, row), _metadata(config, row), value))
     return Dataset(cap(prompts, config, counts, "prompts"), counts)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,11 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from rlctl.core.errors import ConfigError, NotFoundError
+from rlctl.models.source import resolve
 
 _PREFIX = "base_model.model."
+#: Mean and deviation of rewards, and the pad token, which may be one more than the base knows.
+_REWARD_SETTINGS = ("mean", "std", "pad_token_id")
 
 
 def save_adapter(folder: Path, config: Any, base: str, tensors: Iterable[tuple[str, Tensor]], head: bool) -> None:
@@ -51,8 +55,6 @@ def merge_adapter(adapter: Path, output: Path, base: str | None = None) -> str:
     name = base or config.base_model_name_or_path
     if not name:
         raise ConfigError(f"{adapter} names no base model: give --base")
-    from rlctl.models.source import resolve
-
     folder = resolve(name)
     loader: Any = AutoModelForCausalLM
     options: dict[str, Any] = {"dtype": "auto", "local_files_only": True}
@@ -60,12 +62,26 @@ def merge_adapter(adapter: Path, output: Path, base: str | None = None) -> str:
         loader, options = AutoModelForSequenceClassification, options | {"num_labels": 1}
     try:
         plain = loader.from_pretrained(str(folder), **options)
+        if config.task_type == "SEQ_CLS":
+            for key, value in _reward_settings(adapter).items():
+                setattr(plain.config, key, value)
+            pad = plain.config.pad_token_id or 0
+            if pad >= plain.get_input_embeddings().num_embeddings:
+                plain.resize_token_embeddings(pad + 1, mean_resizing=False)
         with torch.no_grad():
             merged = PeftModel.from_pretrained(plain, str(adapter)).merge_and_unload(safe_merge=True)
     except (ValueError, RuntimeError, KeyError, OSError) as error:
         raise ConfigError(f"{adapter} does not fit {folder}: {error}", reason="ADAPTER_MISFIT") from error
     merged.save_pretrained(output)
-    source = adapter if (adapter / "tokenizer_config.json").is_file() else folder
-    if (source / "tokenizer_config.json").is_file():
-        AutoTokenizer.from_pretrained(str(source), local_files_only=True).save_pretrained(output)
+    for source in (adapter, adapter.parent, folder):
+        if (source / "tokenizer_config.json").is_file():
+            AutoTokenizer.from_pretrained(str(source), local_files_only=True).save_pretrained(output)
+            break
     return type(merged).__name__
+
+
+def _reward_settings(adapter: Path) -> dict[str, Any]:
+    """What training a reward model added to the configuration of the model that the adapter was saved with."""
+    beside = adapter.parent / "config.json"
+    tree = json.loads(beside.read_text()) if beside.is_file() else {}
+    return {name: tree[name] for name in _REWARD_SETTINGS if tree.get(name) is not None}

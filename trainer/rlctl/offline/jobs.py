@@ -1,4 +1,4 @@
-"""What each job is made of: how its data is read, its model, and its objective."""
+"""What each job is made of: its items, its model, and its objective."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rlctl.data.kto import load_kto
-from rlctl.data.preference import load_preferences
-from rlctl.data.process import load_process, reward_tokens
-from rlctl.data.supervised import load_supervised
+from rlctl.data.process import reward_tokens
 from rlctl.learner.config import LearnerConfig
 from rlctl.learner.learner import Learner
 from rlctl.models.load import load_causal_lm, load_tokenizer, load_value_model
@@ -43,11 +40,9 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Parts:
     """How a job is put together."""
 
-    load: Callable[[Any, Any], Any]
-    """(settings of a data set, tokenizer) -> its examples."""
     to_items: Callable[[Sequence[Any]], list[Item]]
     build: Callable[[Any, Place], Objective]
     """(settings of the job, place) -> the objective around its learner."""
@@ -110,11 +105,11 @@ def _load(folder: Path, settings: LearnerConfig) -> PreTrainedModel:
     return load_causal_lm(folder, settings.dtype, settings.attention, trust_remote_code=settings.trust_remote_code)
 
 
-RECIPES: dict[Job, Recipe] = {
-    "sft": Recipe(load_supervised, _each(sft.to_item), _sft),
-    "rm": Recipe(load_preferences, _each(rm.to_item), _rm),
-    "dpo": Recipe(load_preferences, _each(dpo.to_item), _dpo),
-    "kto": Recipe(load_kto, kto.to_items, _kto),
-    "kd": Recipe(load_supervised, _each(sft.to_item), _kd),
-    "prm": Recipe(load_process, _each(prm.to_item), _prm),
+PARTS: dict[Job, Parts] = {
+    "sft": Parts(_each(sft.to_item), _sft),
+    "rm": Parts(_each(rm.to_item), _rm),
+    "dpo": Parts(_each(dpo.to_item), _dpo),
+    "kto": Parts(kto.to_items, _kto),
+    "kd": Parts(_each(sft.to_item), _kd),
+    "prm": Parts(_each(prm.to_item), _prm),
 }

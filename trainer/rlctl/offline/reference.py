@@ -34,6 +34,7 @@ class Reference:
         self._config = ReferenceConfig(
             model=options.model or model,
             dtype=learner.dtype,
+            quantize_4bit=not options.model and learner.lora is not None and learner.lora.quantize_4bit,
             attention=learner.attention,
             packing=learner.packing,
             batch_tokens=options.batch_tokens,

@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rlctl.algorithms.preference import pairwise_loss
 from rlctl.data.preference import Pair
+from rlctl.learner.folders import EMA
 from rlctl.learner.learner import Learner
 from rlctl.learner.loss import Batch, LossOutput, Totals
 from rlctl.learner.sequence import Sequence
@@ -53,10 +54,12 @@ class RMObjective(Objective):
     def finish(self, folder: Path, tokenizer: Any, measured: dict[str, float]) -> None:
         """Mean and deviation of rewards, and the pad that classifiers tell padding by, into the model's config."""
         told = measured if "reward_std" in measured else self._last
-        config = json.loads((folder / "config.json").read_text())
-        config |= {"mean": told.get("reward_mean"), "std": told.get("reward_std")}
-        config |= {"pad_token_id": tokenizer.pad_token_id}
-        (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+        for path in (folder / "config.json", folder / EMA / "config.json"):
+            if path.is_file():
+                config = json.loads(path.read_text())
+                config |= {"mean": told.get("reward_mean"), "std": told.get("reward_std")}
+                config |= {"pad_token_id": tokenizer.pad_token_id}
+                path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
 def _metrics(chosen_P: Tensor, rejected_P: Tensor) -> Metrics:

@@ -14,13 +14,13 @@ import torch
 
 from rlctl.core.durable import fsync_tree
 from rlctl.core.errors import FailedPreconditionError
+from rlctl.data.load import load_data
 from rlctl.data.mix import mix
 from rlctl.learner import distributed
-from rlctl.learner.folders import EMA
 from rlctl.models.load import load_tokenizer
 from rlctl.models.source import resolve
 from rlctl.offline.config import AccuracyStop, JobConfig, SFTConfig
-from rlctl.offline.jobs import RECIPES, Place
+from rlctl.offline.jobs import PARTS, Place
 from rlctl.offline.loop import Loop, Reached
 from rlctl.offline.objective import Objective
 from rlctl.offline.summary import write_summary
@@ -43,17 +43,21 @@ def train(
     within the steps, and whatever loading the model and the data raises.
     """
     torch.manual_seed(config.seed)
-    recipe = RECIPES[config.job]
+    parts = PARTS[config.job]
     folder = resolve(config.model)
     tokenizer = load_tokenizer(folder, config.learner.trust_remote_code)
-    load = partial(recipe.load, tokenizer=tokenizer)
-    held_out = load(config.eval_data) if config.eval_data is not None else None
-    data = mix(config.data, load, held_out, [config.eval_data] if config.eval_data is not None else [])
-    items = recipe.to_items(data.items)
-    held_out_items = recipe.to_items(held_out) if held_out is not None else []
+    held_out = load_data(config.eval_data, tokenizer) if config.eval_data is not None else None
+    data = mix(
+        config.training_data,
+        lambda each: load_data(each, tokenizer),
+        held_out,
+        [config.eval_data] if config.eval_data is not None else [],
+    )
+    items = parts.to_items(data.items)
+    held_out_items = parts.to_items(held_out) if held_out is not None else []
     steps = config.steps or max(1, math.ceil(config.epochs * len(items) / config.batch_size))
     config.run_dir.mkdir(parents=True, exist_ok=True)
-    objective = recipe.build(config, Place(folder, tokenizer, steps))
+    objective = parts.build(config, Place(folder, tokenizer, steps))
     if distributed.rank() == 0:
         _tell_data([*data.counts, *([held_out.counts] if held_out is not None else [])])
     objective.prepare(items, held_out_items)
@@ -99,9 +103,7 @@ def _save(objective: Objective, final: Path, tokenizer: Any, end: Reached) -> No
     distributed.barrier()
     objective.learner.save_hf(aside, tokenizer)
     if distributed.rank() == 0:
-        for folder in (aside, aside / EMA):
-            if folder.is_dir():
-                objective.finish(folder, tokenizer, end.held_out or {})
+        objective.finish(aside, tokenizer, end.held_out or {})
         fsync_tree(aside)
         shutil.rmtree(final, ignore_errors=True)
         aside.rename(final)
