@@ -69,6 +69,8 @@ class LearnerConfig(StrictConfig):
     """Several sequences in one row, attention kept apart, instead of padding."""
     attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = "auto"
     """Attention implementation; auto chooses by device and length."""
+    residual_float32: bool = False
+    """Keep the residual stream in float32 around bfloat16 layers: exacter log-probs, for more memory."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, more time."""
     compile_layers: bool = False

@@ -14,6 +14,7 @@ from rlctl.models import attention
 from rlctl.models.flash import check_ring
 from rlctl.models.moe import expert_blocks, experts_per_token
 from rlctl.models.quantize import quantize_linears
+from rlctl.models.residual import float_residual
 from rlctl.models.value_head import ValueModel
 from rlctl.models.widen import widen_linears
 
@@ -36,6 +37,8 @@ def prepare(model: M, config: LearnerConfig, device: torch.device) -> M:
         from deepspeed.utils import set_z3_leaf_modules
 
         set_z3_leaf_modules(model, blocks)
+    if config.residual_float32:
+        float_residual(backbone)
     if config.gradient_checkpointing:
         backbone.gradient_checkpointing_enable({"use_reentrant": False})
         if config.lora is not None:
