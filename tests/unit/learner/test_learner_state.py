@@ -162,3 +162,10 @@ def quiet() -> Iterator[None]:
 def _same_logprobs(plain: Any, learner: Learner) -> None:
     for sequence, given in zip(sequences(), learner.logprobs(sequences()), strict=True):
         torch.testing.assert_close(given, plain_logprobs(plain, sequence), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_bfloat16_learns_at_every_zero_stage(tiny: Path, stage: int) -> None:
+    learner = policy(tiny, dtype="bfloat16", zero_stage=stage)
+    losses = [learner.step(sequences(), nll)["loss"] for _ in range(6)]
+    assert losses[-1] < losses[0] - 0.3

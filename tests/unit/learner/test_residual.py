@@ -8,6 +8,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from rlctl.learner.config import LearnerConfig
+from rlctl.learner.learner import Learner
+from rlctl.learner.sequence import Sequence
+from rlctl.models.load import load_causal_lm
 from rlctl.models.residual import float_residual
 from support.tiny import tiny_llama
 
@@ -59,3 +63,16 @@ def test_an_architecture_without_norms_in_front_is_refused(tmp_path: Path) -> No
     model.base_model.layers[0].input_layernorm = torch.nn.Identity()
     with pytest.raises(ConfigError, match="residual_float32: LlamaForCausalLM takes"):
         float_residual(model)
+
+
+def test_the_learner_takes_it_packed_and_padded(tmp_path: Path) -> None:
+    sequences = [
+        Sequence(torch.tensor([1, 5, 6]), torch.tensor(range(7, 7 + size)), torch.ones(size, dtype=torch.bool))
+        for size in (4, 9)
+    ]
+    logprobs = {}
+    for packing in (True, False):
+        config = LearnerConfig(dtype="bfloat16", zero_stage=0, packing=packing, residual_float32=True)
+        model = load_causal_lm(tiny_llama(tmp_path), "bfloat16", "auto")
+        logprobs[packing] = torch.cat(Learner(model, config, total_steps=1).logprobs(sequences))
+    torch.testing.assert_close(logprobs[True], logprobs[False], atol=0.02, rtol=0)

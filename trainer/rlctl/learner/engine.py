@@ -36,7 +36,8 @@ def deepspeed_config(config: LearnerConfig, ranks: int, device: torch.device) ->
         "zero_force_ds_cpu_optimizer": device.type == "cuda",
     }
     if config.dtype == "bfloat16":
-        tree |= {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
+        # Without ZeRO, DeepSpeed adds up gradients in the model's type alone.
+        tree |= {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32" if stage else "bf16"}}
     return tree
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rlctl.core.errors import ConfigError
+from rlctl.models.attention import NAME, Layout
 
 
 def float_residual(model: PreTrainedModel) -> None:
@@ -43,7 +44,10 @@ def float_residual(model: PreTrainedModel) -> None:
     try:
         with torch.no_grad():
             tokens = torch.zeros(1, 2, dtype=torch.int64, device=embedding.weight.device)
-            model.base_model(input_ids=tokens, use_cache=False)
+            ours = {"layout": Layout()} if model.config._attn_implementation == NAME else {}
+            model.base_model(
+                input_ids=tokens, position_ids=torch.arange(2, device=tokens.device)[None], use_cache=False, **ours
+            )
     except RuntimeError as error:
         raise ConfigError(
             f"residual_float32: {type(model).__name__} takes its residual stream otherwise than through norms "
