@@ -92,7 +92,11 @@ def generate(
         },
     )  # fmt: skip
     job = BatchJob(data, output, output_key, sampling, model or run or "", target_score, at_once)
-    end = generate_file(job, serve, lambda line: typer.echo(line, err=True))
+    try:
+        end = generate_file(job, serve, lambda line: typer.echo(line, err=True))
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted; every answer so far is in {output}. Give the same command to go on.", err=True)
+        raise typer.Exit(130) from None
     refused = f"; {end.refused} were refused, see their `error`" if end.refused else ""
     typer.echo(f"{output}: {end.prompts} prompts, {end.asked} of them asked now{refused}")
 

@@ -70,13 +70,13 @@ def launch_loop(recipe: Loop, console: Console, *, fresh: bool) -> int:
         folder.write_launch(secrets.token_hex(8), "", 0)
         with _interruptible():
             try:
-                return _Rounds(recipe, folder, console).run()
+                code = _Rounds(recipe, folder, console).run()
             except KeyboardInterrupt:
-                console.print(
-                    f"stopped; the same command (rlctl launch {recipe.job} ...) goes on from here",
-                    markup=False, highlight=False,
-                )  # fmt: skip
-                return STOPPED
+                code = STOPPED
+        if code == STOPPED:
+            how = f"stopped; the same command (rlctl launch {recipe.job} ...) goes on from here"
+            console.print(how, markup=False, highlight=False)
+        return code
     finally:
         folder.release()
 
@@ -142,7 +142,8 @@ class _Rounds:
                 break
             this = _Round(done + 1, tasks["round"].folder)
             chosen = self._choose(this, scored["round"])
-            told.append({"step": this.number, **_rewards(scored["round"]), **chosen})
+            rewards = _rewards(scored["round"])
+            told.append({"step": this.number, "reward/mean": sum(rewards) / len(rewards), **chosen})
             self._write("metrics.jsonl", told)
             self._say(round_line(told[-1], recipe.rounds))
             if not this.trained and self._train(this, policy, first) != DONE:
@@ -219,23 +220,24 @@ def choose(recipe: Loop, scored: list[Row]) -> Chosen:
 
 def _nothing(recipe: Loop) -> str:
     if isinstance(recipe, IterativeDPORecipe):
-        return "no prompt has responses with unequal rewards: raise sampling.n or sampling.temperature, or the prompts"
-    return "no response was good enough: raise sampling.n or sampling.max_new_tokens, or lower min_reward"
+        return (
+            "no prompt has two whole responses with unequal rewards; start anew with a higher sampling.n, "
+            "sampling.temperature or sampling.max_new_tokens, or with other prompts"
+        )
+    return (
+        "no whole response was good enough; start anew with a higher sampling.n or sampling.max_new_tokens, or a lower "
+        "min_reward"
+    )
 
 
 def _evaluation(done: int, scored: list[Row]) -> Row:
-    """`reward`: the mean over the prompts that have one."""
-    rewards = [row["reward"] for row in scored if row["reward"] is not None]
-    if not rewards:
-        raise FailedPreconditionError(
-            f"none of the held-out responses has a reward ({scored[0].get('reward_error')})", reason="NO_REWARD"
-        )
+    rewards = _rewards(scored)
     return {"step": done, "reward": sum(rewards) / len(rewards), "n": len(rewards)}
 
 
-def _rewards(scored: list[Row]) -> Row:
-    rewards = [row["reward"] for row in scored if row["reward"] is not None]
-    return {"reward/mean": sum(rewards) / len(rewards)} if rewards else {}
+def _rewards(scored: list[Row]) -> list[float]:
+    """Of the responses that have one: a stage without any is an error."""
+    return [row["reward"] for row in scored if row["reward"] is not None]
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlctl.clients.answers import AnswerFile, Row
+from rlctl.core.errors import FailedPreconditionError
 from rlctl.data.condition import with_target
 from rlctl.data.config import DataConfig
 from rlctl.data.cursor import PromptCursor
@@ -138,8 +139,15 @@ class Stages:
             file, responses, task.scored, channel, column=RESPONSE, at_once=self._recipe.sampling.at_once,
             on_answer=progress.mark,
         )  # fmt: skip
-        self._portal.call(alongside, work, services)
+        rows = self._portal.call(alongside, work, services)
         progress.end()
+        if all(row["reward"] is None for row in rows):
+            # Else the next launch would take these for its answers.
+            file.path.unlink()
+            raise FailedPreconditionError(
+                f"{task.what}: none of {len(rows)} responses got a reward: {rows[0]['reward_error']}",
+                reason="NO_REWARD",
+            )
 
     @contextmanager
     def _generation(self, policy: str) -> Iterator[list[OwnService]]:

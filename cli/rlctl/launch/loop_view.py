@@ -49,7 +49,7 @@ def _source(data: SourceConfig) -> str:
 
 def round_line(row: dict[str, Any], rounds: int) -> str:
     """What a round chose, in words."""
-    parts = [f"round {row['step']} of {rounds}: mean reward {row.get('reward/mean', float('nan')):.4g}"]
+    parts = [f"round {row['step']} of {rounds}: mean reward {row['reward/mean']:.4g}"]
     parts.append(f"{row['chosen']} chosen of {row['responses']} responses to {row['prompts']} prompts")
     parts += [f"{name.replace('_', ' ')} {row[name]}" for name in ("left_out", "cut", "unscored") if row[name]]
     return ", ".join(parts)

@@ -68,6 +68,18 @@ def test_stopped_and_gone_on_with(models, tmp_path, job):
     assert [row["step"] for row in rows(parts, "evaluations")] == [0, 3, 6, 7]
 
 
+def test_what_was_measured_before_the_first_step_stands_there_once(models, tmp_path):
+    stopped, crashed = (settings("sft", *models, tmp_path / name) for name in ("stopped", "crashed"))
+    assert run(stopped, stop=stop_before(0)).step == 0
+    run(stopped)
+    (tmp_path / "crashed" / "runs" / "sft").mkdir(parents=True)
+    (tmp_path / "crashed" / "runs" / "sft" / "evaluations.jsonl").write_text('{"step": 0, "loss": 9}\n')
+    run(crashed)
+    for tree in (stopped, crashed):
+        assert [row["step"] for row in rows(tree, "evaluations")] == [0, 3, 6, 7]
+    assert rows(crashed, "evaluations") == rows(stopped, "evaluations")
+
+
 def test_more_steps_go_on_from_the_end(models, tmp_path):
     """With a constant learning rate a run of 7 steps made longer is a run of 10."""
     longer, whole = (settings("sft", *models, tmp_path / name) for name in ("longer", "whole"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -17,7 +18,9 @@ from rlctl.models.load import load_tokenizer, load_value_model
 from rlctl.offline import rm
 from rlctl.offline.config import ProcessConfig
 from rlctl.offline.run import train
-from support.offline import KEYS, settings
+from rlctl.reward.model_scorer import ModelScorer
+from rlctl.reward.scorer import Item
+from support.offline import KEYS, rows, settings
 from support.tiny import tiny_llama
 
 CHANGED = {"steps": 10, "eval_steps": 0}
@@ -41,9 +44,9 @@ def test_a_reward_model_is_a_classifier_that_scores_padded_batches(models, tmp_p
     assert model.config.pad_token_id == tokenizer.pad_token_id != tokenizer.eos_token_id
     assert model.config.num_labels == 1
     data = load_preferences(PreferenceDataConfig(path=str(tmp_path / "held-out.jsonl")), load_tokenizer(folder))
-    rows = [pair.prompt_ids + ids for pair in data for ids in (pair.chosen_ids, pair.rejected_ids)]
-    longest = max(map(len, rows))
-    padded = torch.tensor([row + [tokenizer.pad_token_id] * (longest - len(row)) for row in rows])
+    texts = [pair.prompt_ids + ids for pair in data for ids in (pair.chosen_ids, pair.rejected_ids)]
+    longest = max(map(len, texts))
+    padded = torch.tensor([ids + [tokenizer.pad_token_id] * (longest - len(ids)) for ids in texts])
     with torch.no_grad():
         scores = model(padded, attention_mask=(padded != tokenizer.pad_token_id).long()).logits.squeeze(-1)
     chosen, rejected = scores[0::2], scores[1::2]
@@ -54,10 +57,30 @@ def test_a_reward_model_is_a_classifier_that_scores_padded_batches(models, tmp_p
     assert (model.config.mean, model.config.std) == (measured["reward_mean"], measured["reward_std"])
 
 
+def test_the_reward_service_gives_the_scores_of_training(models, tmp_path):
+    """From texts that it tokenises itself; standardised, those of the held-out pairs have mean 0 and deviation 1."""
+    run(settings("rm", *models, tmp_path, **CHANGED))
+    scorer = ModelScorer(
+        str(tmp_path / "runs" / "rm" / "model"), "float32", max_length=128, batch_tokens=256, normalize=True,
+        trust_remote_code=False,
+    )  # fmt: skip
+    texts = [(row["prompt"], row[side]) for row in rows(40, 5) for side in ("chosen", "rejected")]
+
+    async def score():
+        await scorer.load()
+        outcomes = await scorer.score([Item(prompt, response) for prompt, response in texts])
+        await scorer.close()
+        return outcomes
+
+    rewards = torch.tensor([outcome.reward for outcome in asyncio.run(score())])
+    assert rewards.mean().item() == pytest.approx(0, abs=1e-4)
+    assert rewards.std(correction=0).item() == pytest.approx(1, abs=1e-4)
+
+
 def test_a_pad_that_is_the_eos_is_replaced(models, tmp_path):
     """By another special token where there is one, else by a new one, for which the model gets an embedding."""
     model = load_value_model(models[0], "float32", seed=0)
-    rows = model.backbone.get_input_embeddings().num_embeddings
+    had = model.backbone.get_input_embeddings().num_embeddings
     tokenizer = AutoTokenizer.from_pretrained(models[0])
     tokenizer.pad_token = tokenizer.eos_token
     rm.choose_pad(tokenizer, model)
@@ -66,7 +89,7 @@ def test_a_pad_that_is_the_eos_is_replaced(models, tmp_path):
         setattr(tokenizer, name, tokenizer.eos_token)
     rm.choose_pad(tokenizer, model)
     assert tokenizer.pad_token == "<|pad|>"
-    assert model.backbone.get_input_embeddings().num_embeddings == max(rows, tokenizer.pad_token_id + 1)
+    assert model.backbone.get_input_embeddings().num_embeddings == max(had, tokenizer.pad_token_id + 1)
     assert tokenizer.pad_token_id != tokenizer.eos_token_id
 
 

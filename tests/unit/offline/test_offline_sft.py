@@ -53,7 +53,8 @@ def sequence(tokenizer, prompt: str, response: str) -> Sequence:
 
 def test_it_learns_its_examples_and_the_model_answers_in_plain_transformers(folder, tmp_path):
     seen = []
-    end = train(settings(folder, tmp_path, eval_data=write(tmp_path / "held-out.jsonl", HELD_OUT)), seen.append)
+    held_out = write(tmp_path / "held-out.jsonl", HELD_OUT)
+    end = train(settings(folder, tmp_path, eval_data=held_out, log=OfflineLogConfig()), seen.append)
     assert [reached.step for reached in seen] == [0, 20, 40, 60]
     assert seen[1].loss > 5 * seen[-1].loss
     assert (end.step, end.stopped) == (60, False)
@@ -71,6 +72,7 @@ def test_it_learns_its_examples_and_the_model_answers_in_plain_transformers(fold
     rows = [json.loads(line) for line in (tmp_path / "sft" / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == list(range(60))
     assert rows[-1]["epoch"] == 60.0
+    assert list((tmp_path / "sft" / "tensorboard").glob("events.*"))
 
 
 def similar(tmp_path: Path) -> SupervisedDataConfig:

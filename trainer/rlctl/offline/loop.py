@@ -21,7 +21,7 @@ from rlctl.offline.config import OfflineConfig
 from rlctl.offline.objective import Item, Objective, size
 from rlctl.offline.state import LEARNER, OfflineCheckpoints, OfflineState
 from rlctl.offline.window import Window
-from rlctl.trainer.metrics import MetricsLog
+from rlctl.trainer.metrics import EVALUATIONS, MetricsLog, keep_before
 
 logger = logging.getLogger(__name__)
 #: Seconds between lines of progress.
@@ -94,9 +94,11 @@ class Loop:
         config = self._config
         self._begun = self._beat = time.monotonic()
         if distributed.rank() == 0:
+            if self._committed is None:
+                keep_before(config.run_dir / EVALUATIONS, 0)
             self._metrics = MetricsLog(config.log, config.name, config, config.run_dir, self.step)
         try:
-            if self.step == 0:
+            if self.step == 0 and self.measured is None:
                 self._measure()
                 self._tell(report)
             while self.step < self._steps and not (self.measured is not None and enough(self.measured)):

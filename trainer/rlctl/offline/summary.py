@@ -8,13 +8,13 @@ from typing import Any
 from rlctl.core.durable import write_atomic
 from rlctl.offline.config import JobConfig
 from rlctl.offline.loop import Reached
-from rlctl.trainer.metrics import read_rows
+from rlctl.trainer.metrics import EVALUATIONS, read_rows
 
 
 def write_summary(config: JobConfig, end: Reached, items: int, held_out: int) -> None:
     """Writes it to the run's folder."""
     rows = read_rows(config.run_dir / "metrics.jsonl")
-    evaluations = read_rows(config.run_dir / "evaluations.jsonl")
+    evaluations = read_rows(config.run_dir / EVALUATIONS)
     summary: dict[str, Any] = {
         "job": config.job,
         "run": config.name,

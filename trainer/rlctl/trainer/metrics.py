@@ -14,6 +14,7 @@ from rlctl.core.config import StrictConfig
 from rlctl.core.durable import write_atomic
 from rlctl.trainer.metrics_table import meaning
 
+EVALUATIONS = "evaluations.jsonl"
 #: Prometheus knows a name once a process.
 _GAUGES: dict[str, Gauge] = {}
 
@@ -34,7 +35,7 @@ class MetricsLog:
     def __init__(self, log: Targets, run: str, settings: StrictConfig, folder: Path, first_step: int) -> None:
         """`settings` are told to W&B."""
         self._rows = folder / "metrics.jsonl"
-        self._evaluations = folder / "evaluations.jsonl"
+        self._evaluations = folder / EVALUATIONS
         keep_before(self._rows, first_step)
         keep_before(self._evaluations, first_step + 1)
         self._board = None
