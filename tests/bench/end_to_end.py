@@ -1,6 +1,7 @@
 """Samples a second, end to end, against TRL: GRPO on SmolLM2-135M-Instruct, 4 prompts x 8 samples x 64 tokens, bf16.
 
-Both train on the same prompts with the same reward, one after the other on this machine. Prints one JSON line.
+Both train on the same prompts with the same reward, one after the other on this machine. Prints one JSON line; in it
+`not_model_compute` is the share of our steps in which no model computes: sync, waiting for the queue, and the rest.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def write_prompts(path: Path) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def ours(folder: Path, prompts: Path) -> float:
-    """Median seconds of a step after the warm-up."""
+def ours(folder: Path, prompts: Path) -> tuple[float, float]:
+    """Median seconds of a step after the warm-up, and the share of it in which no model computes."""
     reward = folder / "reward_func.py"
     reward.write_text(REWARD)
     settings = [
@@ -46,7 +47,9 @@ def ours(folder: Path, prompts: Path) -> float:
     subprocess.run([BIN / "rlctl", "launch", "ppo", "smollm2", *settings], check=True, stdout=sys.stderr)
     rows = [json.loads(line) for line in (folder / "bench" / "metrics.jsonl").read_text().splitlines()]
     print(json.dumps(rows[-1], indent=1), file=sys.stderr)
-    return statistics.median(row["time/step"] for row in rows[WARMUP:])
+    idle = [sum(row[f"time/{phase}"] for phase in ("sync", "wait", "other")) for row in rows[WARMUP:]]
+    steps = [row["time/step"] for row in rows[WARMUP:]]
+    return statistics.median(steps), statistics.median(i / s for i, s in zip(idle, steps, strict=True))
 
 
 def peer(prompts: Path) -> float:
@@ -63,13 +66,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         prompts = Path(folder) / "prompts.jsonl"
         write_prompts(prompts)
-        mine, theirs = ours(Path(folder), prompts), peer(prompts)
+        (mine, idle), theirs = ours(Path(folder), prompts), peer(prompts)
     print(
         json.dumps(
             {
                 "bench": "end_to_end",
                 "ratio": round(theirs / mine, 3),
                 "target": 1.5,
+                "not_model_compute": round(idle, 4),
                 "rlctl_samples_per_s": round(PROMPTS * SAMPLES / mine, 3),
                 "trl_samples_per_s": round(PROMPTS * SAMPLES / theirs, 3),
             }

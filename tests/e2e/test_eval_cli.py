@@ -201,6 +201,8 @@ def test_an_interrupt_keeps_the_verdicts(tmp_path: Path) -> None:
                 sys.executable, "-m", "rlctl.cli.main", "eval", "--judge", "local", "--judge-model", "m", "--base-url",
                 server.base_url, "--gold", "gold.jsonl", "--concurrency", "4", cwd=tmp_path, env=_environment(),
                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                # A shell that starts the tests in the background has it ignored.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )  # fmt: skip
             while sum(server.calls.values()) < 10:
                 await asyncio.sleep(0.02)

@@ -254,10 +254,10 @@ async def test_sigterm_during_a_load_that_cannot_be_cancelled_ends_at_once(spawn
     assert (process.returncode, out) == (0, "closed\n"), err
 
 
-async def test_a_bad_setting_ends_the_process_with_1_and_words(spawn) -> None:
+async def test_a_bad_setting_ends_the_process_with_2_and_words(spawn) -> None:
     process, _ = spawn("plain", listen="0.0.0.0:0")
     _, err = await asyncio.to_thread(process.communicate, timeout=30)
-    assert process.returncode == 1
+    assert process.returncode == 2
     assert "ERROR reward: listen: '0.0.0.0:0' can be reached from outside this machine, so it needs TLS" in err
     assert "Traceback" not in err
 
