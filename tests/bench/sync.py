@@ -1,5 +1,5 @@
-"""Seconds of a weight sync from a torch publisher into a live vLLM replica, against the least it could cost: a raw
-gloo broadcast of one flat buffer of as many bytes, and vLLM's own reload of the same weights from disk.
+"""Seconds of a weight sync from a torch publisher into a live replica, against the least it could cost: a raw
+gloo broadcast of one flat buffer of as many bytes, and (vLLM alone) the engine's own reload of the same weights.
 
 The publisher is a process of its own. A round does each of the three once; medians are compared:
 
@@ -75,7 +75,7 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
     config = GenerationConfig.model_validate(
         {
             "model": options.model,
-            "engine": "vllm",
+            "engine": options.engine,
             "dtype": options.dtype,
             "kv_cache_mb": 128,
             "max_model_len": 512,
@@ -98,7 +98,7 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
     invitation = Invitation("raw", "gloo", "127.0.0.1", known["port"], 2, 1, TIMEOUT_S)
     group = await asyncio.to_thread(join, invitation)
     flat = torch.empty(known["num_bytes"], dtype=torch.uint8)
-    llm: Any = hosted._engine._llm  # type: ignore[union-attr]
+    llm: Any = getattr(hosted._engine, "_llm", None)
     seconds: dict[str, list[float]] = {"sync": [], "broadcast": [], "load": []}
 
     async def ask(what: str) -> float:
@@ -111,7 +111,8 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
         sent, _ = await asyncio.gather(ask("broadcast"), asyncio.to_thread(group.broadcast, flat))
         seconds["broadcast"].append(sent)
         begin = time.perf_counter()
-        await llm.collective_rpc("reload_weights")
+        if llm is not None:
+            await llm.collective_rpc("reload_weights")
         seconds["load"].append(time.perf_counter() - begin)
     process.stdin.close()
     await process.wait()
@@ -119,6 +120,7 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
     medians = {name: statistics.median(values[1:]) for name, values in seconds.items()}
     return {
         "bench": "sync",
+        "engine": options.engine,
         "ratio": float(f"{medians['sync'] / medians['broadcast']:.4g}"),
         "target": 2.0,
         "ratio_to_broadcast_and_load": float(f"{medians['sync'] / (medians['broadcast'] + medians['load']):.4g}"),
@@ -133,6 +135,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default=SMOLLM2, help="a folder or a hub name")
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
+    parser.add_argument("--engine", default="vllm", choices=["vllm", "transformers"])
     parser.add_argument("--bucket-mb", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each that count")
     parser.add_argument("--trainer", help=argparse.SUPPRESS)

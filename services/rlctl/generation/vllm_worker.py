@@ -6,15 +6,17 @@ process is tied to the one that serves. Traps that are met here:
 - The reload keeps references to what it was given until a layer is complete; our tensors lie in a buffer that the
   next bucket overwrites.
 - A tied head loads nothing, and its prepacked copy stays the old one, silently, unless it is processed again.
+- For float32 logits vLLM widens a CPU's head anew for every token, which takes longer than the product itself.
 - On a CPU experts are prepacked when they are first loaded and never again: plain weights lie where packed ones should.
 """
 
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from vllm.distributed.weight_transfer.base import (
@@ -25,7 +27,9 @@ from vllm.distributed.weight_transfer.base import (
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.layers.attention import is_deferred_attention_layer
 from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
+from vllm.model_executor.layers.logits_processor import LogitsProcessor
 from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
+from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 from vllm.platforms import current_platform
@@ -82,6 +86,7 @@ class TransferEngine(WeightTransferEngine[Join, BucketInfo]):
 
     def start_weight_update(self) -> None:
         discard(self.model, self.model_config)
+        _wide_heads.clear()
         self._tied = tied_modules(self.model)
         initialize_layerwise_reload(self.model)
 
@@ -112,6 +117,7 @@ class TransferEngine(WeightTransferEngine[Join, BucketInfo]):
             method = getattr(module, "quant_method", None)
             if isinstance(method, QuantizeMethodBase):
                 method.process_weights_after_loading(module)
+        _wide_heads.clear()
 
     def shutdown(self) -> None:
         self._receiver.leave()
@@ -148,6 +154,27 @@ def _caught(function: Callable[[], None]) -> list[str] | None:
     except RlctlError as error:
         return [type(error).__name__, error.reason, error.message]
     return None
+
+
+#: By head module: its weight in float32, until new weights come.
+_wide_heads: weakref.WeakKeyDictionary[torch.nn.Module, torch.Tensor] = weakref.WeakKeyDictionary()
+
+
+def _keep_wide_heads() -> None:
+    """Lets a CPU's head be widened once a version instead of once a token."""
+    narrow = LogitsProcessor._apply_head
+
+    def apply_head(self: Any, lm_head: Any, hidden: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        widens = self.head_dtype is torch.float32 and hidden.dtype is not torch.float32
+        plain = isinstance(lm_head.quant_method, UnquantizedEmbeddingMethod)
+        if hidden.device.type != "cpu" or not widens or not plain:
+            return cast(torch.Tensor, narrow(self, lm_head, hidden, bias))
+        if lm_head not in _wide_heads:
+            _wide_heads[lm_head] = lm_head.weight.detach().float()
+        wide_bias = None if bias is None else bias.float()
+        return torch.nn.functional.linear(hidden.float(), _wide_heads[lm_head], wide_bias)
+
+    LogitsProcessor._apply_head = apply_head
 
 
 def tied_modules(model: torch.nn.Module) -> list[torch.nn.Module]:
@@ -214,4 +241,5 @@ if current_platform.is_cpu():
 logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
 if BACKEND not in WeightTransferEngineFactory._registry:
     WeightTransferEngineFactory.register_engine(BACKEND, TransferEngine)
+_keep_wide_heads()
 lifeline.follow()
