@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlctl.cli.runs import Address, Ca, RunsDir, TokenFile, model_of, reach
+from rlctl.cli.runs import Address, Ca, RunsDir, TokenFile, model_of, reach, run_folder
 
 if TYPE_CHECKING:
     from rlctl.launch.batch_inference import Served
@@ -114,6 +114,8 @@ def _served(
     from rlctl.launch.batch_inference import Served
     from rlctl.launch.serving import serve_model
 
+    if run is not None:
+        run_folder(run, runs_dir)
     target = model or run
     folder = model_of(target, runs_dir) if target is not None else None
     if folder is None:

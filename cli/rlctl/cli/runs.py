@@ -20,12 +20,16 @@ Ca = Annotated[Path | None, typer.Option(help="Authority of the service's TLS ce
 
 def run_folder(name: str, runs_dir: Path) -> RunFolder:
     """The folder of a run by its name, or by its path. Raises NotFoundError."""
+    folder = _folder(name, runs_dir)
+    folder.require()
+    return folder
+
+
+def _folder(name: str, runs_dir: Path) -> RunFolder:
     from rlctl.launch.run_folder import RunFolder
 
     path = Path(name)
-    folder = RunFolder(path if path.is_dir() and (path / "recipe.toml").is_file() else runs_dir / name)
-    folder.require()
-    return folder
+    return RunFolder(path if path.is_dir() and (path / "recipe.toml").is_file() else runs_dir / name)
 
 
 def reach(
@@ -54,12 +58,11 @@ def model_of(target: str | None, runs_dir: Path) -> Path | None:
     """The folder of a model to be loaded for the purpose, by the name of a run, a folder or a hub name; None where a
     run serves it already. Raises RlctlError."""
     from rlctl.core.errors import FailedPreconditionError, InvalidArgumentError
-    from rlctl.launch.run_folder import RunFolder
     from rlctl.models.source import resolve
 
     if target is None:
         raise InvalidArgumentError("name a run, a model's folder or a hub name, or give an --address")
-    folder = RunFolder(runs_dir / target)
+    folder = _folder(target, runs_dir)
     if not folder.exists:
         return resolve(target)
     if folder.is_up():

@@ -108,12 +108,12 @@ def _loop(console: Console, folder: RunFolder) -> None:
     from rlctl.launch.loop_view import print_loop, round_line
     from rlctl.trainer.metrics import read_rows
 
-    rows, up = read_rows(folder.path / "metrics.jsonl"), folder.is_up()
-    if not up and folder.summary():
+    if not folder.is_up() and folder.summary():
         print_loop(console, folder.path.name, folder.path, folder.summary())
         return
-    rounds = folder.loop_recipe().rounds
-    lines = [f"{'up' if up else 'not up'} ({folder.job}): {len(rows)} of {rounds} rounds begun to train"]
+    rows, rounds = read_rows(folder.path / "metrics.jsonl"), folder.loop_recipe().rounds
+    state = "up" if folder.is_up() else "not up"
+    lines = [f"{state} ({folder.job}): {len(rows)} of {rounds} rounds sampled and scored"]
     for line in [*lines, *(round_line(row, rounds) for row in rows)]:
         console.print(line, markup=False, highlight=False)
 

@@ -27,7 +27,7 @@ from rlctl.clients.answers import Row
 from rlctl.core.durable import fsync_tree, write_atomic
 from rlctl.core.errors import FailedPreconditionError
 from rlctl.launch import sweep
-from rlctl.launch.launcher import DONE, STOPPED
+from rlctl.launch.launcher import DONE, STOPPED, local_gpus
 from rlctl.launch.loop_checks import check_loop
 from rlctl.launch.loop_recipe import IterativeDPORecipe, Loop, RejectionSamplingRecipe
 from rlctl.launch.loop_view import print_loop, print_loop_plan, round_line
@@ -51,12 +51,16 @@ def dry_run_loop(recipe: Loop, console: Console) -> None:
         folder.refuse_other_loop(recipe)
     plan = check_loop(recipe, here=False, gpus=None)
     print_loop_plan(console, recipe, plan)
+    if plan.processes[0].gpus and not local_gpus():
+        console.print(
+            "note       this machine has no GPU: the plan is valid, but cannot be launched here", style="yellow"
+        )
 
 
 def launch_loop(recipe: Loop, console: Console, *, fresh: bool) -> int:
     """Runs a recipe to its end, or goes on with it; 0 when done, 130 when stopped. Raises RlctlError."""
     folder = RunFolder(recipe.run_dir.resolve())
-    plan = check_loop(recipe, here=True, gpus=None)
+    plan = check_loop(recipe, here=True, gpus=None if recipe.cluster.ray_address else local_gpus())
     folder.take()
     try:
         if fresh and folder.exists:
@@ -114,6 +118,7 @@ class _Rounds:
         self._folder = folder
         self._console = console
         self._began = time.monotonic()
+        self._seconds_before: float = folder.summary().get("seconds", 0.0)
 
     def run(self) -> int:
         from rlctl.launch.loop_stages import Stages
@@ -147,11 +152,14 @@ class _Rounds:
             self._write("metrics.jsonl", told)
             self._say(round_line(told[-1], recipe.rounds))
             if not this.trained and self._train(this, policy, first) != DONE:
+                self._summarize("stopped", done, evaluations, told)
                 return STOPPED
             shutil.rmtree(this.folder / "train" / "checkpoints", ignore_errors=True)
             policy = str(this.model)
+            self._summarize("stopped", done + 1, evaluations, told)
         self._keep(policy)
-        self._summarize(evaluations, told)
+        summary = self._summarize("done", recipe.rounds, evaluations, told)
+        print_loop(self._console, recipe.name, self._folder.path, summary)
         return DONE
 
     def _choose(self, this: _Round, scored: list[Row]) -> dict[str, int]:
@@ -186,18 +194,18 @@ class _Rounds:
         shutil.rmtree(final, ignore_errors=True)
         aside.rename(final)
 
-    def _summarize(self, evaluations: list[Row], told: list[Row]) -> None:
-        recipe, before = self._recipe, self._folder.summary()
-        seconds = time.monotonic() - self._began + before.get("seconds", 0.0)
+    def _summarize(self, status: str, done: int, evaluations: list[Row], told: list[Row]) -> dict[str, Any]:
+        """Writes summary.json after so many rounds; `stopped` until the last is over, for it may be killed."""
+        recipe = self._recipe
         summary: dict[str, Any] = {
-            "job": recipe.job, "run": recipe.name, "status": "done", "steps": recipe.rounds,
-            "total_steps": recipe.rounds, "seconds": round(seconds, 3), "seed": recipe.seed,
-            "model": str(self._folder.path / MODEL), "rounds": told,
+            "job": recipe.job, "run": recipe.name, "status": status, "steps": done, "total_steps": recipe.rounds,
+            "seconds": round(self._seconds_before + time.monotonic() - self._began, 3), "seed": recipe.seed,
+            "model": str(self._folder.path / MODEL) if status == "done" else None, "rounds": told,
         }  # fmt: skip
         if evaluations:
             summary["eval"] = {"before": evaluations[0], "after": evaluations[-1], "n": evaluations[-1]["n"]}
         write_atomic(self._folder.path / "summary.json", json.dumps(summary, indent=2).encode())
-        print_loop(self._console, recipe.name, self._folder.path, summary)
+        return summary
 
     def _write(self, name: str, rows: list[Row]) -> None:
         write_atomic(self._folder.path / name, "".join(json.dumps(row) + "\n" for row in rows).encode())

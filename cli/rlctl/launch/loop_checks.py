@@ -33,7 +33,8 @@ def check_loop(recipe: Loop, *, here: bool, gpus: int | None) -> Plan:
         *missing_files({f"reward.scorers.{i}.path": scorer.path for i, scorer in enumerate(recipe.reward.scorers)}),
         *library_faults(),
         *setting_faults(training),
-        *_generation(recipe, bool(plan.processes[0].gpus)),
+        *_generation_gpus(recipe, plan, gpus),
+        *_generation(recipe),
         *(memory_faults(plan) if here or device != "gpu" else ()),
         *gpu_faults(recipe.cluster, plan, gpus),
     ]
@@ -42,18 +43,24 @@ def check_loop(recipe: Loop, *, here: bool, gpus: int | None) -> Plan:
     return plan
 
 
-def _generation(recipe: Loop, gpu: bool) -> Iterator[str]:
+def _generation_gpus(recipe: Loop, plan: Plan, gpus: int | None) -> Iterator[str]:
+    """Of one machine, and free while no training runs."""
+    section = recipe.generation
+    needed = section.replicas * section.tensor_parallel
+    there = gpus if gpus is not None else recipe.cluster.gpus_per_node or local_gpus()
+    if plan.processes[0].gpus and needed > there:
+        yield (
+            f"generation.replicas x generation.tensor_parallel = {needed} GPUs, and there are {there}: lower one of "
+            "the two"
+        )
+
+
+def _generation(recipe: Loop) -> Iterator[str]:
     section = recipe.generation
     if section.engine == "vllm" and importlib.util.find_spec("vllm") is None:
         yield (
             "generation.engine = 'vllm', but vLLM is not installed: install rlctl[cpu] or rlctl[gpu], or choose "
             "'transformers'"
-        )
-    needed, there = section.replicas * section.tensor_parallel, recipe.cluster.gpus_per_node or local_gpus()
-    if gpu and needed > there:
-        yield (
-            f"generation.replicas x generation.tensor_parallel = {needed} GPUs, and there are {there}: lower one of "
-            "the two"
         )
     longest = recipe.prompts.max_prompt_len + recipe.sampling.max_new_tokens
     context = section.max_model_len or memory.max_positions(recipe.model)

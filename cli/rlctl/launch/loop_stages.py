@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -90,15 +91,17 @@ class Stages:
         files = {name: answers_file(task.folder / "responses.jsonl", task.questions) for name, task in tasks.items()}
         if any(file.missing for file in files.values()):
             with self._generation(policy) as services:
-                for name, task in tasks.items():
-                    self._generate(task, files[name], services)
+                for name, file in files.items():
+                    if file.missing:
+                        self._generate(tasks[name], file, services)
         responses = {name: file.finish() for name, file in files.items()}
         rewards = {name: rewards_file(tasks[name].folder / "scored.jsonl", rows) for name, rows in responses.items()}
         if any(file.missing for file in rewards.values()):
             with self._reward() as (channel, services):
-                for name, task in tasks.items():
-                    self._score(task, rewards[name], responses[name], channel, services)
-        return {name: file.finish() for name, file in rewards.items()}
+                for name, file in rewards.items():
+                    if file.missing:
+                        self._score(tasks[name], file, responses[name], channel, services)
+        return {name: rewarded(tasks[name], file) for name, file in rewards.items()}
 
     def _task(
         self, what: str, folder: str, prompts: Sequence[Prompt], params: SamplingParams, *, targeted: bool
@@ -139,15 +142,8 @@ class Stages:
             file, responses, task.scored, channel, column=RESPONSE, at_once=self._recipe.sampling.at_once,
             on_answer=progress.mark,
         )  # fmt: skip
-        rows = self._portal.call(alongside, work, services)
+        self._portal.call(alongside, work, services)
         progress.end()
-        if all(row["reward"] is None for row in rows):
-            # Else the next launch would take these for its answers.
-            file.path.unlink()
-            raise FailedPreconditionError(
-                f"{task.what}: none of {len(rows)} responses got a reward: {rows[0]['reward_error']}",
-                reason="NO_REWARD",
-            )
 
     @contextmanager
     def _generation(self, policy: str) -> Iterator[list[OwnService]]:
@@ -155,25 +151,21 @@ class Stages:
         section = self._recipe.generation
         settings = _settings(section.model_dump(mode="json", exclude={"replicas", "start_timeout_s"}))
         self._say(f"generation service: {policy}")
-        gpus = local_gpus() if self._recipe.cluster.device != "cpu" else 0
+        gpus = _gpus() if self._recipe.cluster.device != "cpu" else []
+        width = section.tensor_parallel
         with ExitStack() as stack:
             services = []
             for index in range(section.replicas):
-                first = index * section.tensor_parallel
-                seats = range(first, first + section.tensor_parallel) if gpus else ()
-                services.append(
-                    stack.enter_context(
-                        own_service(
-                            "generation",
-                            settings | {"model": policy, "seed": section.seed + index},
-                            self._folder / "logs" / f"generation-{index}.log",
-                            environment=environment(section.threads, [policy])
-                            | {"CUDA_VISIBLE_DEVICES": ",".join(map(str, seats))},
-                        )
-                    )
+                seats = {"CUDA_VISIBLE_DEVICES": ",".join(gpus[index * width : (index + 1) * width])}
+                service = own_service(
+                    "generation",
+                    settings | {"model": policy, "seed": section.seed + index},
+                    self._folder / "logs" / f"generation-{index}.log",
+                    environment=environment(section.threads, [policy]) | seats,
                 )
-            for service in services:
-                service.wait(section.start_timeout_s)
+                services.append(stack.enter_context(service))
+            for one in services:
+                one.wait(section.start_timeout_s)
             yield services
 
     @contextmanager
@@ -192,6 +184,23 @@ class Stages:
         with own_service("reward", settings, log, environment=variables) as service:
             service.wait(self._recipe.generation.start_timeout_s)
             yield ChannelConfig(addresses=[service.address], timeout_s=section.timeout_s), [service]
+
+
+def rewarded(task: Task, file: AnswerFile) -> list[Row]:
+    """The scored rows, of which some have a reward. Else the file goes, or the next launch would take it as done."""
+    rows = file.finish()
+    if all(row["reward"] is None for row in rows):
+        file.path.unlink()
+        raise FailedPreconditionError(
+            f"{task.what}: none of {len(rows)} responses got a reward: {rows[0]['reward_error']}", reason="NO_REWARD"
+        )
+    return rows
+
+
+def _gpus() -> list[str]:
+    """Those of this machine that we may use."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return list(map(str, range(local_gpus()))) if visible is None else [gpu for gpu in visible.split(",") if gpu]
 
 
 def _targeted(sets: Sequence[DataConfig], target: float, tokenizer: Any) -> dict[str, Prompt]:

@@ -67,6 +67,7 @@ def print_loop(console: Console, run: str, folder: Path, summary: dict[str, Any]
     if evaluation:
         before, after = evaluation["before"]["reward"], evaluation["after"]["reward"]
         table.add_row("held-out reward", f"{before:.4g} -> {after:.4g} ({evaluation['n']} prompts)")
-    table.add_row("model", str(summary["model"]))
+    if summary["model"]:
+        table.add_row("model", str(summary["model"]))
     table.add_row("logs, rounds", f"{folder}/logs, {folder}/round-01 ...")
     console.print(table)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rlctl.core.errors import FailedPreconditionError
+from rlctl.core.errors import FailedPreconditionError, NotFoundError
 from rlctl.launch.launcher import local_gpus
 from rlctl.rpc.own import OwnService, own_service
 
@@ -18,9 +18,11 @@ from rlctl.rpc.own import OwnService, own_service
 def serve_model(model: Path, timeout_s: float = 300.0) -> Iterator[OwnService]:
     """Serves a model's folder on loopback. All of it ends with the context, or with us.
 
-    Raises UnavailableError with the end of its log when it does not come up, FailedPreconditionError for a reward
-    model.
+    Raises UnavailableError with the end of its log when it does not come up, NotFoundError for a folder without a
+    model, FailedPreconditionError for a reward model.
     """
+    if not (model / "config.json").is_file():
+        raise NotFoundError(f"{model} is no Hugging Face model (it has no config.json): correct the path")
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     if any(name.endswith("ForSequenceClassification") for name in config.get("architectures") or ()):
         raise FailedPreconditionError(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlctl.clients.blocking import GenerationClient
-from rlctl.core.errors import UnavailableError
+from rlctl.core.errors import FailedPreconditionError, NotFoundError, UnavailableError
 from rlctl.launch.serving import has_chat_template, serve_model
 from rlctl.v1.generation_pb2 import SamplingParams
 from support.tiny import tiny_llama
@@ -33,4 +33,12 @@ def test_a_model_that_cannot_be_loaded_is_told_with_the_end_of_the_log(tmp_path:
     (tmp_path / "config.json").write_text('{"model_type": "ghost"}')
     assert not has_chat_template(tmp_path)
     with pytest.raises(UnavailableError, match=r"(?s)ended before it served:.*"), serve_model(tmp_path):
+        pass
+
+
+def test_what_writes_no_text_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match=r"has no config.json"), serve_model(tmp_path):
+        pass
+    (tmp_path / "config.json").write_text('{"architectures": ["LlamaForSequenceClassification"]}')
+    with pytest.raises(FailedPreconditionError, match="is a reward model"), serve_model(tmp_path):
         pass
