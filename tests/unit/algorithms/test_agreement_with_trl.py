@@ -22,6 +22,13 @@ def trl_trainer():
     return pytest.importorskip("trl.trainer", reason="needs trl==1.16.0")
 
 
+def _empty_module():
+    """What accelerate looks into for compiled parts and wrappers."""
+    module = torch.nn.Module()
+    module.is_gradient_checkpointing = False
+    return module
+
+
 def _self(**settings):
     accelerator = SimpleNamespace(
         device=torch.device("cpu"), num_processes=1, gather=lambda x: x, gather_for_metrics=lambda x: x,
@@ -32,7 +39,7 @@ def _self(**settings):
         "aux_loss_enabled": False,
         "_total_train_tokens": 0,
         "_tp_size": 1,
-        "model": SimpleNamespace(training=True),
+        "model": _empty_module(),
     }
     return SimpleNamespace(accelerator=accelerator, _metrics=metrics, **(defaults | settings))
 
@@ -70,7 +77,7 @@ def _dpo_self(ref_model, kind, label_smoothing=0.0):
         ld_alpha=None, precompute_ref_logps=False, args=SimpleNamespace(gradient_checkpointing_kwargs=None),
         f_divergence_type="reverse_kl", loss_types=[kind], loss_weights=[1.0], beta=0.3, use_weighting=False,
         label_smoothing=label_smoothing, ref_model=ref_model,
-        model=SimpleNamespace(training=True, is_gradient_checkpointing=False),
+        model=_empty_module(),
     )  # fmt: skip
 
 
@@ -115,7 +122,7 @@ def test_kto(trl_trainer):
     trainer = _self(
         precompute_ref_logps=False, args=SimpleNamespace(gradient_checkpointing_kwargs=None), calculate_KL=True,
         loss_type="kto", beta=0.3, desirable_weight=1.5, undesirable_weight=0.5, ref_model=model(ref, kl_ref),
-        model=SimpleNamespace(training=True, is_gradient_checkpointing=False),
+        model=_empty_module(),
     )  # fmt: skip
     trainer._compute_kl_logps = lambda m, batch: trl_trainer.KTOTrainer._compute_kl_logps(trainer, m, batch)
     theirs = trl_trainer.KTOTrainer._compute_loss(trainer, model(policy, kl_policy), inputs, False)
