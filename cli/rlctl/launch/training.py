@@ -5,7 +5,6 @@ checks ─► models ─► plan ─► Ray ─► one process a rank ─► wat
 
 from __future__ import annotations
 
-import os
 import secrets
 import socket
 import time
@@ -85,7 +84,7 @@ class _Session:
         folder.write_recipe(recipe)
         folder.write_launch(self._launch_id, "", 0)
         release = watch(self._launch_id)
-        os.environ[sweep.LAUNCH] = self._launch_id
+        sweep.mark(self._launch_id)
         host = Host(folder.path, recipe.cluster, self._launch_id)
         try:
             return self._supervised(host, plan)
