@@ -1,4 +1,4 @@
-"""What the CPU recipes of the loops come to on several seeds: the table in docs/loops.md.
+"""What the CPU recipes of the loops come to on several seeds, as docs/loops.md tells.
 
     .venv/bin/python tests/bench/loops.py [RECIPE ...] [--seeds 1,2,3]
 
