@@ -9,6 +9,7 @@ import secrets
 import signal
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
@@ -47,6 +48,25 @@ class Interrupts:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._handle)
 
+    def end_in_order(
+        self, supervisor: Supervisor, timeout_s: float, update: Callable[[], None], say: Callable[[str], None]
+    ) -> None:
+        """Lets the trainer end its step and commit; a further signal ends everything now."""
+        asked = self.count
+
+        def on_tick() -> None:
+            update()
+            if self.count > asked:
+                raise _Hurry
+
+        try:
+            committed = supervisor.stop(timeout_s, on_tick)
+        except _Hurry:
+            supervisor.kill()
+            return
+        if not committed:
+            say("the trainer did not end in order; the run goes on from its last checkpoint")
+
     def _handle(self, _number: int, _frame: FrameType | None) -> None:
         self.count += 1
 
@@ -74,9 +94,7 @@ def launch(recipe: Recipe, console: Console, *, fresh: bool) -> int:
     folder.take()
     try:
         if fresh and folder.exists:
-            folder.release()
-            console.print(f"the earlier run is kept in {folder.set_aside()}", markup=False, highlight=False)
-            folder.take()
+            console.print(f"the earlier run is kept in {folder.begin_anew()}", markup=False, highlight=False)
         if folder.exists:
             folder.refuse_other(recipe)
             if _is_done(folder, recipe):
@@ -197,20 +215,12 @@ class _Session:
     def _stop(self, supervisor: Supervisor, view: View, monitor: Monitor) -> None:
         """The first Ctrl-C: step and checkpoint end in order; the second: everything ends now."""
         view.say("stopping: the step in hand is finished and committed; once more to stop at once")
-        asked = self._interrupts.count
-
-        def on_tick() -> None:
-            view.update(monitor.snapshot, supervisor.alive())
-            if self._interrupts.count > asked:
-                raise _Hurry
-
-        try:
-            committed = supervisor.stop(self._recipe.cluster.stop_timeout_s, on_tick)
-        except _Hurry:
-            supervisor.kill()
-            return
-        if not committed:
-            view.say("the trainer did not end in order; the run goes on from its last checkpoint")
+        self._interrupts.end_in_order(
+            supervisor,
+            self._recipe.cluster.stop_timeout_s,
+            lambda: view.update(monitor.snapshot, supervisor.alive()),
+            view.say,
+        )
 
     def _end(self, restarts: int) -> int:
         """Says what the run came to, or how to go on with it."""

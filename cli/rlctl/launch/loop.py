@@ -64,9 +64,7 @@ def launch_loop(recipe: Loop, console: Console, *, fresh: bool) -> int:
     folder.take()
     try:
         if fresh and folder.exists:
-            folder.release()
-            console.print(f"the earlier run is kept in {folder.set_aside()}", markup=False, highlight=False)
-            folder.take()
+            console.print(f"the earlier run is kept in {folder.begin_anew()}", markup=False, highlight=False)
         if folder.exists:
             folder.refuse_other_loop(recipe)
         print_loop_plan(console, recipe, plan)

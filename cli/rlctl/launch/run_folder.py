@@ -151,6 +151,13 @@ class RunFolder:
             with contextlib.suppress(OSError):
                 self.path.rmdir()
 
+    def begin_anew(self) -> Path | None:
+        """Sets what is here aside and takes the folder again; returns where it is kept."""
+        self.release()
+        kept = self.set_aside()
+        self.take()
+        return kept
+
     def set_aside(self) -> Path | None:
         """Moves an older run of this name away, beside this one; where to."""
         if not self.exists:

@@ -46,9 +46,7 @@ def launch_training(recipe: TrainingRecipe, console: Console, *, fresh: bool) ->
     folder.take()
     try:
         if fresh and folder.exists:
-            folder.release()
-            console.print(f"the earlier run is kept in {folder.set_aside()}", markup=False, highlight=False)
-            folder.take()
+            console.print(f"the earlier run is kept in {folder.begin_anew()}", markup=False, highlight=False)
         if folder.exists:
             folder.refuse_other_training(recipe)
         return _Session(recipe, folder, console).run()
@@ -121,26 +119,11 @@ class _Session:
             view.update()
             if self._interrupts.count:
                 view.say("stopping: the step in hand is finished and committed; once more to stop at once")
-                self._stop(supervisor, view)
+                timeout_s = self._recipe.cluster.stop_timeout_s
+                self._interrupts.end_in_order(supervisor, timeout_s, view.update, view.say)
                 return False
         view.update()
         return True
-
-    def _stop(self, supervisor: Supervisor, view: TrainingView) -> None:
-        asked = self._interrupts.count
-
-        def on_tick() -> None:
-            view.update()
-            if self._interrupts.count > asked:
-                raise _Hurry
-
-        try:
-            committed = supervisor.stop(self._recipe.cluster.stop_timeout_s, on_tick)
-        except _Hurry:
-            supervisor.kill()
-            return
-        if not committed:
-            view.say("the trainer did not end in order; the run goes on from its last checkpoint")
 
     def _end(self, done: bool) -> int:
         """Says what the run came to, or how to go on with it."""
@@ -168,7 +151,3 @@ class _Session:
 
     def _prepare(self, model: str) -> Path:
         return prepare_model(model, self._recipe.seed, lambda line: self._console.print(line, highlight=False))
-
-
-class _Hurry(Exception):
-    """A second Ctrl-C."""

@@ -19,7 +19,7 @@ from rlctl.migrate.rules import (
 )
 
 ACTOR, CRITIC = "actor", "critic.learner"
-_SLEEP = 'with colocate = "all" the engines take turns by themselves'
+_SLEEP = 'engines do not sleep here: with colocate = "all" lower generation.gpu_memory_utilization'
 
 TABLE: Table = {
     **learner_table(ACTOR, CRITIC),
