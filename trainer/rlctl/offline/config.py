@@ -199,16 +199,12 @@ class KTOConfig(OfflineConfig):
 class TeacherServiceConfig(ChannelConfig):
     """A teacher behind the reference service (`rlctl serve reference`), and what it is asked for."""
 
+    addresses: list[str] = Field(min_length=1)
+    """`host:port` of each replica that serves the teacher."""
     top_k: int = Field(0, ge=0)
     """Tokens of a distribution that the teacher tells, the likeliest; all others count as one more. 0: all tokens."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type in which log-probs travel."""
-
-    @model_validator(mode="after")
-    def _addressed(self) -> TeacherServiceConfig:
-        if not self.addresses:
-            raise ValueError("addresses is empty: list the host:port of each replica that serves the teacher")
-        return self
 
 
 class KDConfig(OfflineConfig):
