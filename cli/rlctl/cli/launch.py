@@ -30,6 +30,9 @@ LOOPS = {
     "rejection-sampling": "Generate, score, fine-tune on the best (or on all, conditioned on their reward).",
 }
 
+#: All of it in turn, with a recipe of its own name too.
+CHAIN = "chain"
+
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
@@ -110,7 +113,7 @@ def read_chain_recipe(arguments: list[str]) -> ChainRecipe:
     from rlctl.launch.recipe import find_recipe
 
     name, settings = _split(arguments)
-    return read_chain(find_recipe(name or "chain", "offline"), settings)
+    return read_chain(find_recipe(name or CHAIN, "offline"), settings)
 
 
 def _split(arguments: list[str]) -> tuple[str, list[str]]:
@@ -176,7 +179,7 @@ for _job, _help in LOOPS.items():
     app.command(_job, help=_help)(_loop(_job))
 
 
-@app.command()
+@app.command(CHAIN)
 def chain(arguments: Arguments = None, dry_run: DryRun = False, fresh: Fresh = False) -> None:
     """SFT, a reward model, PPO against it, DPO on its pairs, and a report that compares them."""
     from rich.console import Console

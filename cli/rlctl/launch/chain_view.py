@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from rlctl.launch.chain_folder import ChainFolder
 from rlctl.launch.chain_recipe import STAGES, ChainRecipe, Stage
 from rlctl.launch.recipe import Recipe
 from rlctl.launch.report import print_plan
@@ -84,14 +85,21 @@ def reward_model(summary: Mapping[str, Any]) -> str:
     return text
 
 
+def print_stages(console: Console, folder: ChainFolder) -> None:
+    """How far a chain is."""
+    for stage in STAGES:
+        run = folder.stage(stage)
+        told = run.summary()
+        state = f"{told['steps']} of {told['total_steps']} steps in {told['seconds']:.0f} s" if told else "not begun"
+        if folder.done(stage):
+            state = f"done, {state}"
+        elif run.is_up():
+            state = f"up: rlctl status {run.path}"
+        console.print(f"{stage:<8}{state}", markup=False, highlight=False, soft_wrap=True)
+
+
 def print_chain(console: Console, summary: Mapping[str, Any], folder: Path) -> None:
-    """What the chain came to, or how far it is."""
-    if "policies" not in summary:
-        for stage in STAGES:
-            told = summary["stages"].get(stage)
-            state = f"done, {told['steps']} steps in {told['seconds']:.0f} s" if told else "not done"
-            console.print(f"{stage:<8}{state}", markup=False, highlight=False)
-        return
+    """What a chain came to."""
     table = Table(title=f"chain {summary['run']}", title_justify="left", title_style="bold")
     table.add_column(f"{summary['policies'][0]['prompts']} held-out prompts", style="bold")
     for one in summary["policies"]:
