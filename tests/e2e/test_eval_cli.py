@@ -192,20 +192,27 @@ def test_no_key_is_written_anywhere(tmp_path: Path) -> None:
         assert not any(KEY in str(cell) for cell in cells)
 
 
+#: A shell that starts the tests in the background has interrupts ignored, also in what they start.
+INTERRUPTIBLE = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("rlctl.cli.main", run_name="__main__", alter_sys=True)
+"""
+
+
 def test_an_interrupt_keeps_the_verdicts(tmp_path: Path) -> None:
     write_pairs(tmp_path, 400)
 
     async def run() -> tuple[int, str, int]:
         async with StandIn(latency_s=0.2) as server:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "rlctl.cli.main", "eval", "--judge", "local", "--judge-model", "m", "--base-url",
+                sys.executable, "-c", INTERRUPTIBLE, "eval", "--judge", "local", "--judge-model", "m", "--base-url",
                 server.base_url, "--gold", "gold.jsonl", "--concurrency", "4", cwd=tmp_path, env=_environment(),
                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                # A shell that starts the tests in the background has it ignored.
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )  # fmt: skip
-            while sum(server.calls.values()) < 10:
-                await asyncio.sleep(0.02)
+            async with asyncio.timeout(60):
+                while sum(server.calls.values()) < 10:
+                    await asyncio.sleep(0.02)
             process.send_signal(signal.SIGINT)
             _, error = await asyncio.wait_for(process.communicate(), 30)
             assert process.returncode is not None

@@ -6,7 +6,10 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Iterator
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -51,6 +54,27 @@ def score(path: Path, channel: ChannelConfig) -> list[dict]:
 def test_its_environment_and_its_log_are_the_jobs(service: OwnService) -> None:
     assert b"EXTRA=kept" in Path(f"/proc/{service.process.pid}/environ").read_bytes()
     assert "reward is loaded" in service.log_path.read_text()
+
+
+def test_it_is_killed_when_the_job_is_killed() -> None:
+    code = (
+        "import os, subprocess, sys, time; from rlctl.rpc import bound\n"
+        "command = [sys.executable, '-I', '-S', bound.__file__, str(os.getpid()), '/bin/sleep', '60']\n"
+        "print(subprocess.Popen(command).pid, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as job:
+        assert job.stdout is not None
+        stat = Path(f"/proc/{int(job.stdout.readline())}/stat")
+        wait_until(lambda: "(sleep)" in stat.read_text())
+        job.kill()
+        wait_until(lambda: not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z")
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_every_response_has_its_reward_or_the_reason_why_not(service: OwnService, tmp_path: Path) -> None:

@@ -78,8 +78,9 @@ def main(command: list[str]) -> int:
     signal.set_wakeup_fd(wake_write)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     service = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=2, stderr=2, start_new_session=True, preexec_fn=_bind_to_parent
-    )
+        command, stdin=subprocess.DEVNULL, stdout=2, stderr=2, start_new_session=True,
+        preexec_fn=_bind_to_parent,  # noqa: PLW1509 - no other thread runs here, least of all one of gRPC
+    )  # fmt: skip
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda received, _: service.send_signal(received))
     os.write(1, b"started %d\n" % service.pid)

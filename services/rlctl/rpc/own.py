@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -26,7 +25,7 @@ from rlctl.rpc import auth
 from rlctl.rpc.config import ChannelConfig
 
 T = TypeVar("T")
-_PR_SET_PDEATHSIG = 1
+_BOUND = str(Path(__file__).with_name("bound.py"))
 _POLL_S = 1.0
 _DRAIN_S = 15.0
 _TAIL_CHARACTERS = 800
@@ -102,8 +101,9 @@ def own_service(
     kept = {name: value for name, value in os.environ.items() if name not in secrets}
     with log_path.open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", f"rlctl.{name}", "--config", str(config)],
-            stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_bind,
+            [sys.executable, "-I", "-S", _BOUND, str(os.getpid()), sys.executable, "-m", f"rlctl.{name}",
+             "--config", str(config)],
+            stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
             env={**kept, **(environment or {})},
         )  # fmt: skip
     try:
@@ -125,12 +125,6 @@ async def alongside(work: Awaitable[T], services: Sequence[OwnService]) -> T:
         for one in (working, *watching):
             one.cancel()
         await asyncio.gather(working, *watching, return_exceptions=True)
-
-
-def _bind() -> None:
-    """In the new process: it is killed when ours is gone, however that went (Linux)."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
