@@ -17,6 +17,7 @@ from rlctl.core.durable import fsync_tree
 from rlctl.core.errors import FailedPreconditionError
 from rlctl.data.load import load_data
 from rlctl.data.mix import mix
+from rlctl.data.template import tokenizer_to_save
 from rlctl.learner import distributed
 from rlctl.models.load import load_tokenizer
 from rlctl.models.source import resolve
@@ -71,7 +72,7 @@ def train(
             end = loop.run(report, partial(_period, early, config.eval_steps), partial(_enough, early), stop)
             _check_learnt(early, end)
         if not end.stopped:
-            _save(objective, config.run_dir / MODEL, tokenizer, end)
+            _save(objective, config.run_dir / MODEL, tokenizer_to_save(config.training_data, tokenizer), end)
         if distributed.rank() == 0:
             write_summary(config, end, len(items), len(held_out_items))
         return end
