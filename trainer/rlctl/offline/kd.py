@@ -17,7 +17,7 @@ from rlctl.learner.batch import MicroBatch
 from rlctl.learner.forward import LogprobHead, PolicyForward, backbone_states, everywhere
 from rlctl.learner.learner import Learner
 from rlctl.learner.loss import Batch, LossOutput, Totals
-from rlctl.models.attention import take
+from rlctl.models.rows import take
 from rlctl.offline.objective import Objective
 from rlctl.offline.sft import GreedyHead, greedy_accuracy
 
@@ -73,7 +73,7 @@ class DistillForward(PolicyForward):
         self, batch: MicroBatch, temperature: float = 1.0, entropy: bool = False
     ) -> Tensor | tuple[Tensor, Tensor]:
         hidden, balance = backbone_states(self.model.base_model, batch, self.balance)
-        states_KD = take(hidden.flatten(0, 1), batch.states_K)
+        states_KD = take(hidden.flatten(0, 1), batch.states_K, batch.repeats_K)
         teacher = self._teacher[0].model
         with torch.no_grad():
             seen, _ = backbone_states(teacher.base_model, batch, False)
