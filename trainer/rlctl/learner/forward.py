@@ -45,10 +45,11 @@ class LogprobHead(nn.Linear):
         """`[1, K]` log-probs, with entropy `[2, K]`; without targets the logits."""
         if targets_K is None:
             return super().forward(hidden_KD)
+        narrow = None if needs_widening(self.weight) else self.weight.dtype
         if needs_widening(hidden_KD):
             hidden_KD = hidden_KD.float()
         logprobs_K, entropy_K = token_logprobs(
-            hidden_KD, self.weight, targets_K, temperature / self.scale, chunk, self.bias, with_entropy
+            hidden_KD, self.weight, targets_K, temperature / self.scale, chunk, self.bias, with_entropy, narrow
         )
         return logprobs_K.unsqueeze(0) if entropy_K is None else torch.stack((logprobs_K, entropy_K))
 
