@@ -5,16 +5,22 @@ Shapes: N tokens (flat, response positions only), V vocabulary, D hidden size.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from rlctl.algorithms.products import float_product
+
 #: Elements of one fp32 logits chunk when the caller leaves the chunk open (64 MiB).
 CHUNK_ELEMENTS = 1 << 24
 #: The log-prob of a forbidden token (logit -inf) in sums over tokens, so that `p * log p` is 0 and not NaN.
 _LEAST = -1e4
+#: Rows of logits that a CPU works on at once: so many elements, but no fewer rows than keep a product fast.
+_CPU_ELEMENTS = 6 << 20
+_CPU_ROWS = 64
 
 
 def token_logprobs(
@@ -30,7 +36,7 @@ def token_logprobs(
     """`log softmax((hidden @ weight.T + bias) / temperature)[target]` a token, and the entropy if asked.
 
     `hidden_ND` holds the state at the position *before* each target. The product runs in the inputs'
-    type (the wider of the two; at least fp32 on a CPU), everything after it in fp32 (fp64 for fp64
+    type (the wider of the two; on a CPU with an fp32 result), everything after it in fp32 (fp64 for fp64
     inputs). Both results have a gradient to hidden, weight and bias; the backward pass recomputes the
     logits chunk by chunk, and the weight's gradient is summed in fp32. The weight must therefore be whole
     (not partitioned) in the backward pass too.
@@ -51,13 +57,27 @@ def token_logprobs(
     return cast(tuple[Tensor, Tensor | None], result)
 
 
-def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
-    """Scaled logits of one chunk, at least fp32."""
-    logits = hidden @ weight.T
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    if bias is not None:
-        logits = logits + bias
-    return logits if temperature == 1.0 else logits.div_(temperature)
+class _Head:
+    """Scaled logits, block by block."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, temperature: float, wide: torch.dtype) -> None:
+        self._weight, self._bias, self._temperature = weight, bias, temperature
+        self._wide_weight = weight.to(wide) if weight.device.type == "cpu" else None
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Of some rows, at least fp32."""
+        logits = float_product(hidden, self._weight, self._wide_weight)
+        if self._bias is not None:
+            logits = logits + self._bias
+        return logits if self._temperature == 1.0 else logits.div_(self._temperature)
+
+
+def _blocks(part: slice, rows: int, vocabulary: int, device: torch.device) -> Iterator[slice]:
+    """Rows that are worked on together: at most `rows`, and on a CPU no more than its caches hold."""
+    if device.type == "cpu":
+        rows = min(rows, max(_CPU_ROWS, _CPU_ELEMENTS // max(1, vocabulary)))
+    for start in range(part.start, part.stop, rows):
+        yield slice(start, min(start + rows, part.stop))
 
 
 class _TokenLogprobs(torch.autograd.Function):
@@ -77,22 +97,20 @@ class _TokenLogprobs(torch.autograd.Function):
         common = torch.promote_types(hidden.dtype, weight.dtype)
         wide = torch.promote_types(common, torch.float32)
         if hidden.device.type == "cpu":
-            common = wide  # No CPU kernel multiplies half types into fp32 logits.
+            common = wide
         count = hidden.shape[0]
         logprobs = torch.empty(count, dtype=wide, device=hidden.device)
         entropy = torch.empty_like(logprobs) if with_entropy else None
-        head = weight.to(common)
-        for start in range(0, count, rows):
-            part = slice(start, start + rows)
-            logits = _logits(hidden[part].to(common), head, bias, temperature)
+        head = _Head(weight, bias, temperature, wide)
+        for block in _blocks(slice(0, count), rows, weight.shape[0], hidden.device):
             # On a CPU several times faster than logsumexp.
-            logp = torch.log_softmax(logits, dim=-1)
-            logprobs[part] = logp.gather(-1, targets[part].unsqueeze(-1)).squeeze(-1)
+            logp = torch.log_softmax(head.logits(hidden[block]), dim=-1)
+            logprobs[block] = logp.gather(-1, targets[block].unsqueeze(-1)).squeeze(-1)
             if entropy is not None:
                 logp.clamp_(min=_LEAST)
-                entropy[part] = -(logp.exp() * logp).sum(-1)
+                entropy[block] = -(logp.exp() * logp).sum(-1)
         ctx.save_for_backward(hidden, weight, bias, targets, entropy)
-        ctx.temperature, ctx.rows, ctx.common, ctx.wide = temperature, rows, common, wide
+        ctx.temperature, ctx.rows, ctx.wide = temperature, rows, wide
         ctx.narrow = common if grad_dtype is None else grad_dtype
         return logprobs, entropy
 
@@ -106,30 +124,29 @@ class _TokenLogprobs(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden) if needs_hidden else None
         grad_weight = torch.zeros_like(weight, dtype=ctx.wide) if needs_weight else None
         grad_bias = torch.zeros_like(bias, dtype=ctx.wide) if needs_bias else None
-        head, narrow_head = weight.to(ctx.common), weight.to(ctx.narrow)
-        for start in range(0, hidden.shape[0], ctx.rows):
-            part = slice(start, start + ctx.rows)
-            states = hidden[part].to(ctx.common)
-            logits = _logits(states, head, bias, ctx.temperature)
-            part_logprobs = None if grad_logprobs is None else grad_logprobs[part].unsqueeze(-1) / ctx.temperature
-            if grad_entropy is None:
-                assert part_logprobs is not None
-                grad = _logprob_slope(logits, targets[part].unsqueeze(-1), part_logprobs, ctx.narrow)
-            else:
-                slope = grad_entropy[part].unsqueeze(-1) / ctx.temperature
-                grad = _entropy_slope(logits, entropy[part].unsqueeze(-1), slope)
-                if part_logprobs is not None:
-                    grad += _logprob_slope(logits, targets[part].unsqueeze(-1), part_logprobs, ctx.wide)
-                grad = grad.to(ctx.narrow)
+        head, narrow_head = _Head(weight, bias, ctx.temperature, ctx.wide), weight.to(ctx.narrow)
+        count, vocabulary = hidden.shape[0], weight.shape[0]
+        for start in range(0, count, ctx.rows):
+            part = slice(start, min(start + ctx.rows, count))
+            grad = torch.empty(part.stop - start, vocabulary, dtype=ctx.narrow, device=hidden.device)
+            for block in _blocks(part, ctx.rows, vocabulary, hidden.device):
+                _slope(
+                    head.logits(hidden[block]),
+                    targets[block].unsqueeze(-1),
+                    _column(entropy, block),
+                    _column(grad_logprobs, block, ctx.temperature),
+                    _column(grad_entropy, block, ctx.temperature),
+                    out=grad[block.start - start : block.stop - start],
+                )
             if grad_bias is not None:
                 grad_bias += grad.sum(0, dtype=ctx.wide)
             if grad_hidden is not None:
                 grad_hidden[part] = grad @ narrow_head
             if grad_weight is not None:
                 if ctx.narrow == ctx.wide:
-                    grad_weight.addmm_(grad.T, states)
+                    grad_weight.addmm_(grad.T, hidden[part].to(ctx.wide))
                 else:
-                    grad_weight += grad.T @ states.to(ctx.narrow)
+                    grad_weight += grad.T @ hidden[part].to(ctx.narrow)
         return (
             grad_hidden,
             None if grad_weight is None else grad_weight.to(weight.dtype),
@@ -138,15 +155,38 @@ class _TokenLogprobs(torch.autograd.Function):
         )
 
 
-def _logprob_slope(logits: Tensor, targets: Tensor, grad: Tensor, dtype: torch.dtype) -> Tensor:
-    """`grad` times d logprob / d logits = onehot - p, rounded to `dtype` once."""
-    probs = torch.softmax(logits, dim=-1)
-    at_target = (grad * (1 - probs.gather(-1, targets))).to(dtype)
-    slope = torch.mul(probs, -grad, out=probs if dtype == probs.dtype else torch.empty_like(probs, dtype=dtype))
-    return slope.scatter_(-1, targets, at_target)
+def _column(values: Tensor | None, block: slice, divisor: float = 1.0) -> Tensor | None:
+    return None if values is None else values[block].unsqueeze(-1) / divisor
 
 
-def _entropy_slope(logits: Tensor, entropy: Tensor, grad: Tensor) -> Tensor:
-    """`grad` times d entropy / d logits = -p (log p + entropy)."""
-    logp = torch.log_softmax(logits, dim=-1).clamp_(min=_LEAST)
-    return logp.exp().mul_(logp.add_(entropy)).mul_(-grad)
+def _slope(
+    logits: Tensor,
+    targets: Tensor,
+    entropy: Tensor | None,
+    of_logprobs: Tensor | None,
+    of_entropy: Tensor | None,
+    out: Tensor,
+) -> None:
+    """The gradient to the logits of a block, rounded to the type of `out` once.
+
+    `of_logprobs` and `of_entropy` are the gradients to those, `[rows, 1]` as are `targets` and `entropy`:
+    d logprob / d logits = onehot - p;  d entropy / d logits = -p (log p + entropy).
+    """
+    if of_entropy is None:
+        assert of_logprobs is not None
+        probs = torch.softmax(logits, dim=-1)
+        at_target = of_logprobs * (1 - probs.gather(-1, targets))
+        torch.mul(probs, -of_logprobs, out=out)
+    else:
+        assert entropy is not None
+        logp = torch.log_softmax(logits, dim=-1).clamp_(min=_LEAST)
+        probs = logp.exp()
+        factor = logp.add_(entropy).mul_(of_entropy)
+        if of_logprobs is not None:
+            factor += of_logprobs
+        slope = probs.mul_(-factor)
+        at_target = slope.gather(-1, targets)
+        if of_logprobs is not None:
+            at_target += of_logprobs
+        out.copy_(slope)
+    out.scatter_(-1, targets, at_target.to(out.dtype))
