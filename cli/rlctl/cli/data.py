@@ -117,6 +117,8 @@ def _of_recipe(
         set_override(tree, setting)
     jobs = {"supervised": "sft", "preference": "dpo", "process": "prm", "prompts": "ppo"}
     job = tree.get("job") or (jobs.get(kind, kind) if kind else None)
+    if job == "chain":
+        raise ConfigError(f"{path} is a chain of trainers: look at the recipe of one of its stages instead")
     if job is None and isinstance(tree.get("data"), list):
         raise ConfigError(f"{path} does not say which trainer it is for: say --as {', '.join(TRAINING_RECIPES)}")
     train: list[SourceConfig]

@@ -1,4 +1,4 @@
-"""`rlctl launch ppo|sft|rm|dpo|kto|kd|prm|iterative-dpo|rejection-sampling [RECIPE] [key=value ...]`."""
+"""`rlctl launch ppo|sft|rm|dpo|kto|kd|prm|iterative-dpo|rejection-sampling|chain [RECIPE] [key=value ...]`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from rlctl.launch.chain_recipe import ChainRecipe
     from rlctl.launch.loop_recipe import Loop
     from rlctl.launch.recipe import Recipe
     from rlctl.launch.training_recipe import TrainingRecipe
@@ -28,6 +29,9 @@ LOOPS = {
     "iterative-dpo": "Generate, score, pair the best with the worst, DPO: round after round.",
     "rejection-sampling": "Generate, score, fine-tune on the best (or on all, conditioned on their reward).",
 }
+
+#: All of it in turn, with a recipe of its own name too.
+CHAIN = "chain"
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -103,6 +107,15 @@ def read_loop_recipe(job: str, arguments: list[str]) -> Loop:
     return load(LOOP_RECIPES[job], find_recipe(name or job, "offline"), settings)
 
 
+def read_chain_recipe(arguments: list[str]) -> ChainRecipe:
+    """The same of a chain. Raises ConfigError and NotFoundError."""
+    from rlctl.launch.chain_recipe import read_chain
+    from rlctl.launch.recipe import find_recipe
+
+    name, settings = _split(arguments)
+    return read_chain(find_recipe(name or CHAIN, "offline"), settings)
+
+
 def _split(arguments: list[str]) -> tuple[str, list[str]]:
     """The recipe's name (or nothing) and the settings."""
     from rlctl.core.errors import ConfigError
@@ -164,3 +177,17 @@ def _loop(job: str) -> Callable[..., None]:
 
 for _job, _help in LOOPS.items():
     app.command(_job, help=_help)(_loop(_job))
+
+
+@app.command(CHAIN)
+def chain(arguments: Arguments = None, dry_run: DryRun = False, fresh: Fresh = False) -> None:
+    """SFT, a reward model, PPO against it, DPO on its pairs, and a report that compares them."""
+    from rich.console import Console
+
+    from rlctl.launch import chain as launcher
+
+    recipe = read_chain_recipe(arguments or [])
+    if dry_run:
+        launcher.dry_run_chain(recipe, Console())
+        return
+    raise typer.Exit(launcher.launch_chain(recipe, Console(), fresh=fresh))

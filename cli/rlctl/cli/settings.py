@@ -32,6 +32,7 @@ MODELS = {
         "rlctl.launch.loop_recipe:RejectionSamplingRecipe",
         "A recipe of `rlctl launch rejection-sampling`",
     ),
+    "chain": ("rlctl.launch.chain_recipe:ChainRecipe", "A recipe of `rlctl launch chain`"),
     "generation": ("rlctl.generation.config:GenerationConfig", "`rlctl serve generation`"),
     "reward": ("rlctl.reward.config:RewardConfig", "`rlctl serve reward`"),
     "reference": ("rlctl.reference.config:ReferenceConfig", "`rlctl serve reference`"),
@@ -143,6 +144,8 @@ def _kind(annotation: Any) -> str:
         return " or ".join(_kind(part) if part is not type(None) else "none" for part in get_args(annotation))
     if origin is Annotated:
         return _kind(get_args(annotation)[0])
+    if origin is dict and get_args(annotation)[1] is Any:
+        return "table"
     if origin is not None:
         return f"{origin.__name__} of {', '.join(_kind(part) for part in get_args(annotation) if part is not Ellipsis)}"
     names = {str: "text", int: "integer", float: "number", bool: "true or false", Path: "path", Any: "anything"}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlctl.cli.launch import LOOPS
+from rlctl.cli.launch import CHAIN, LOOPS
 from rlctl.cli.runs import RunsDir, run_bus, run_folder
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ def status(
         _list(console, runs_dir)
         return
     folder = run_folder(run, runs_dir)
-    if folder.job in LOOPS:
+    if folder.job == CHAIN:
+        _chain(console, folder)
+    elif folder.job in LOOPS:
         _loop(console, folder)
     elif folder.job != "ppo":
         _training(console, folder)
@@ -116,6 +118,18 @@ def _loop(console: Console, folder: RunFolder) -> None:
     lines = [f"{state} ({folder.job}): {len(rows)} of {rounds} rounds sampled and scored"]
     for line in [*lines, *(round_line(row, rounds) for row in rows)]:
         console.print(line, markup=False, highlight=False)
+
+
+def _chain(console: Console, folder: RunFolder) -> None:
+    """The stages so far, or the report."""
+    from rlctl.launch.chain_folder import ChainFolder
+    from rlctl.launch.chain_view import print_chain, print_stages
+
+    if folder.summary().get("status") == "done":
+        print_chain(console, folder.summary(), folder.path)
+        return
+    console.print(f"{'up' if folder.is_up() else 'not up'} ({CHAIN})", markup=False, highlight=False)
+    print_stages(console, ChainFolder(folder.path))
 
 
 def _live(console: Console, folder: RunFolder) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from rlctl.cli.launch import LOOPS
+from rlctl.cli.launch import CHAIN, LOOPS
 from rlctl.cli.runs import RunsDir, run_folder
 
 POLL_S = 0.2
@@ -46,6 +46,6 @@ def stop(
         time.sleep(POLL_S)
     step = folder.checkpoint_step()
     where = "the beginning" if step is None else f"step {step}"
-    if folder.job in LOOPS:
+    if folder.job in (CHAIN, *LOOPS):
         where = "where it stood"
     typer.echo(f"stopped; `rlctl launch` with the same settings goes on from {where}")

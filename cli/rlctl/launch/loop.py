@@ -10,13 +10,9 @@ was killed.
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import shutil
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +22,7 @@ from rich.console import Console
 from rlctl.clients.answers import Row
 from rlctl.core.durable import fsync_tree, write_atomic
 from rlctl.core.errors import FailedPreconditionError
-from rlctl.launch import sweep
+from rlctl.launch.interruption import interruptible, own_environment
 from rlctl.launch.launcher import DONE, STOPPED, local_gpus
 from rlctl.launch.loop_checks import check_loop
 from rlctl.launch.loop_recipe import IterativeDPORecipe, Loop, RejectionSamplingRecipe
@@ -41,7 +37,6 @@ if TYPE_CHECKING:
     from rlctl.offline.choosing import Chosen
 
 MODEL = "model"
-_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 def dry_run_loop(recipe: Loop, console: Console) -> None:
@@ -70,7 +65,7 @@ def launch_loop(recipe: Loop, console: Console, *, fresh: bool) -> int:
         print_loop_plan(console, recipe, plan)
         folder.write_recipe(recipe)
         folder.write_launch(secrets.token_hex(8), "", 0)
-        with _interruptible():
+        with interruptible():
             try:
                 code = _Rounds(recipe, folder, console).run()
             except KeyboardInterrupt:
@@ -179,7 +174,7 @@ class _Rounds:
 
     def _train(self, this: _Round, policy: str, first: str) -> int:
         recipe = self._recipe.training(this.number, policy, first, this.folder, this.chosen)
-        with _own_environment():
+        with own_environment():
             return launch_training(recipe, self._console, fresh=False)
 
     def _keep(self, policy: str) -> None:
@@ -244,28 +239,3 @@ def _evaluation(done: int, scored: list[Row]) -> Row:
 def _rewards(scored: list[Row]) -> list[float]:
     """Of the responses that have one: a stage without any is an error."""
     return [row["reward"] for row in scored if row["reward"] is not None]
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """SIGTERM and SIGHUP end a stage as Ctrl-C does."""
-    before = {number: signal.signal(number, signal.default_int_handler) for number in (*_SIGNALS, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def _own_environment() -> Iterator[None]:
-    """A training marks what it starts, and takes the signals: both end with it."""
-    with _interruptible():
-        mark = os.environ.get(sweep.LAUNCH)
-        try:
-            yield
-        finally:
-            if mark is None:
-                os.environ.pop(sweep.LAUNCH, None)
-            else:
-                os.environ[sweep.LAUNCH] = mark

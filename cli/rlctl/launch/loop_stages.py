@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,12 @@ from rlctl.data.condition import with_target
 from rlctl.data.config import DataConfig
 from rlctl.data.cursor import PromptCursor
 from rlctl.data.prompts import Prompt, load_prompts
-from rlctl.launch.launcher import local_gpus
 from rlctl.launch.loop_recipe import Loop, RejectionSamplingRecipe
-from rlctl.launch.plan import environment
 from rlctl.launch.progress import Progress
+from rlctl.launch.stage_services import generation_services, reward_service
 from rlctl.offline.asking import Question, Scored, answers_file, generate_all, rewards_file, score_all
 from rlctl.rpc.config import ChannelConfig
-from rlctl.rpc.own import OwnService, alongside, own_service
+from rlctl.rpc.own import OwnService, alongside
 from rlctl.rpc.portal import Portal
 from rlctl.v1.generation_pb2 import GenerateRequest, SamplingParams
 from rlctl.v1.tensor_pb2 import TokenIds
@@ -148,24 +146,9 @@ class Stages:
     @contextmanager
     def _generation(self, policy: str) -> Iterator[list[OwnService]]:
         """Services of a policy that serve."""
-        section = self._recipe.generation
-        settings = _settings(section.model_dump(mode="json", exclude={"replicas", "start_timeout_s"}))
         self._say(f"generation service: {policy}")
-        gpus = _gpus() if self._recipe.cluster.device != "cpu" else []
-        width = section.tensor_parallel
-        with ExitStack() as stack:
-            services = []
-            for index in range(section.replicas):
-                seats = {"CUDA_VISIBLE_DEVICES": ",".join(gpus[index * width : (index + 1) * width])}
-                service = own_service(
-                    "generation",
-                    settings | {"model": policy, "seed": section.seed + index},
-                    self._folder / "logs" / f"generation-{index}.log",
-                    environment=environment(section.threads, [policy]) | seats,
-                )
-                services.append(stack.enter_context(service))
-            for one in services:
-                one.wait(section.start_timeout_s)
+        logs, on_gpus = self._folder / "logs", self._recipe.cluster.device != "cpu"
+        with generation_services(self._recipe.generation, policy, logs, on_gpus=on_gpus) as services:
             yield services
 
     @contextmanager
@@ -175,14 +158,9 @@ class Stages:
         if section.addresses:
             yield ChannelConfig(addresses=section.addresses, timeout_s=section.timeout_s), []
             return
-        settings = _settings(section.model_dump(mode="json", exclude={"addresses", "timeout_s"}))
-        models = [scorer.model for scorer in section.scorers if scorer.kind == "model"]
-        variables = environment(section.threads, models)
-        if self._recipe.cluster.device == "cpu":
-            variables |= {"CUDA_VISIBLE_DEVICES": ""}
-        log = self._folder / "logs" / "reward-0.log"
-        with own_service("reward", settings, log, environment=variables) as service:
-            service.wait(self._recipe.generation.start_timeout_s)
+        logs, on_gpus = self._folder / "logs", self._recipe.cluster.device != "cpu"
+        starting_s = self._recipe.generation.start_timeout_s
+        with reward_service(section, logs, on_gpus=on_gpus, timeout_s=starting_s) as service:
             yield ChannelConfig(addresses=[service.address], timeout_s=section.timeout_s), [service]
 
 
@@ -195,12 +173,6 @@ def rewarded(task: Task, file: AnswerFile) -> list[Row]:
             f"{task.what}: none of {len(rows)} responses got a reward: {rows[0]['reward_error']}", reason="NO_REWARD"
         )
     return rows
-
-
-def _gpus() -> list[str]:
-    """Those of this machine that we may use."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return list(map(str, range(local_gpus()))) if visible is None else [gpu for gpu in visible.split(",") if gpu]
 
 
 def _targeted(sets: Sequence[DataConfig], target: float, tokenizer: Any) -> dict[str, Prompt]:
@@ -216,7 +188,3 @@ def _value_key(prompt: Prompt) -> str:
 def _seed(seed: int, folder: str, place: int) -> int:
     """Of the samples of a prompt: another for every prompt of every round."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{folder}/{place}".encode()).digest()[:6], "big")
-
-
-def _settings(tree: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in tree.items() if value is not None}

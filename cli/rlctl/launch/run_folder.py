@@ -182,15 +182,15 @@ class RunFolder:
         changed = list(differences(before, recipe, BINDING))
         if before.needs_reference != recipe.needs_reference:
             changed.append(f"kl.coef: {before.kl.coef} -> {recipe.kl.coef}")
-        self._refuse(changed)
+        self.refuse(changed)
 
     def refuse_other_training(self, recipe: TrainingRecipe) -> None:
         """Raises ConfigError when an offline training cannot go on with these settings."""
         if self.job != recipe.job:
-            self._refuse([f"job: {self.job!r} -> {recipe.job!r}"])
+            self.refuse([f"job: {self.job!r} -> {recipe.job!r}"])
         names = tuple(type(recipe).model_fields)
         changed = differences(self.training_recipe(), recipe, names)
-        self._refuse([line for line in changed if not line.startswith(CHANGEABLE)])
+        self.refuse([line for line in changed if not line.startswith(CHANGEABLE)])
 
     def loop_recipe(self) -> Loop:
         """Of a loop around an offline training."""
@@ -199,11 +199,12 @@ class RunFolder:
     def refuse_other_loop(self, recipe: Loop) -> None:
         """Raises ConfigError when a loop cannot go on with these settings."""
         if self.job != recipe.job:
-            self._refuse([f"job: {self.job!r} -> {recipe.job!r}"])
+            self.refuse([f"job: {self.job!r} -> {recipe.job!r}"])
         changed = differences(self.loop_recipe(), recipe, tuple(type(recipe).model_fields))
-        self._refuse([line for line in changed if not line.startswith(LOOP_CHANGEABLE)])
+        self.refuse([line for line in changed if not line.startswith(LOOP_CHANGEABLE)])
 
-    def _refuse(self, changed: list[str]) -> None:
+    def refuse(self, changed: list[str]) -> None:
+        """Raises ConfigError where there is any setting with which the run cannot go on."""
         if changed:
             name = self.path.name
             raise ConfigError(

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from rlctl.v1 import tensor_pb2 as rlctl_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18rlctl/v1/reference.proto\x12\x08rlctl.v1\x1a\x15rlctl/v1/tensor.proto\"m\n\x16\x43omputeLogprobsRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12*\n\tsequences\x18\x02 \x03(\x0b\x32\x17.rlctl.v1.TokenSequence\x12\x13\n\x0btemperature\x18\x03 \x01(\x02\"B\n\x17\x43omputeLogprobsResponse\x12\'\n\x08logprobs\x18\x01 \x03(\x0b\x32\x15.rlctl.v1.TokenFloats2j\n\x10ReferenceService\x12V\n\x0f\x43omputeLogprobs\x12 .rlctl.v1.ComputeLogprobsRequest\x1a!.rlctl.v1.ComputeLogprobsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18rlctl/v1/reference.proto\x12\x08rlctl.v1\x1a\x15rlctl/v1/tensor.proto\"m\n\x16\x43omputeLogprobsRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12*\n\tsequences\x18\x02 \x03(\x0b\x32\x17.rlctl.v1.TokenSequence\x12\x13\n\x0btemperature\x18\x03 \x01(\x02\"B\n\x17\x43omputeLogprobsResponse\x12\'\n\x08logprobs\x18\x01 \x03(\x0b\x32\x15.rlctl.v1.TokenFloats\"\xbb\x01\n\x1b\x43omputeDistributionsRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12*\n\tsequences\x18\x02 \x03(\x0b\x32\x17.rlctl.v1.TokenSequence\x12\x13\n\x0btemperature\x18\x03 \x01(\x02\x12\r\n\x05top_k\x18\x04 \x01(\r\x12\x1e\n\x05\x64type\x18\x05 \x01(\x0e\x32\x0f.rlctl.v1.DType\x12\x18\n\x10tokenizer_digest\x18\x06 \x01(\t\"S\n\x1c\x43omputeDistributionsResponse\x12\x33\n\rdistributions\x18\x01 \x03(\x0b\x32\x1c.rlctl.v1.TokenDistributions\"\x85\x01\n\x12TokenDistributions\x12#\n\ttoken_ids\x18\x01 \x01(\x0b\x32\x10.rlctl.v1.Tensor\x12\"\n\x08logprobs\x18\x02 \x01(\x0b\x32\x10.rlctl.v1.Tensor\x12&\n\x0ctail_logmass\x18\x03 \x01(\x0b\x32\x10.rlctl.v1.Tensor\"\x19\n\x17GetReferenceInfoRequest\"\x95\x01\n\x18GetReferenceInfoResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x12\n\nmax_length\x18\x04 \x01(\r\x12\x18\n\x10tokenizer_digest\x18\x05 \x01(\t\x12\x19\n\x11max_message_bytes\x18\x06 \x01(\x04\x32\xac\x02\n\x10ReferenceService\x12V\n\x0f\x43omputeLogprobs\x12 .rlctl.v1.ComputeLogprobsRequest\x1a!.rlctl.v1.ComputeLogprobsResponse\x12\x65\n\x14\x43omputeDistributions\x12%.rlctl.v1.ComputeDistributionsRequest\x1a&.rlctl.v1.ComputeDistributionsResponse\x12Y\n\x10GetReferenceInfo\x12!.rlctl.v1.GetReferenceInfoRequest\x1a\".rlctl.v1.GetReferenceInfoResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,6 +36,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_COMPUTELOGPROBSREQUEST']._serialized_end=170
   _globals['_COMPUTELOGPROBSRESPONSE']._serialized_start=172
   _globals['_COMPUTELOGPROBSRESPONSE']._serialized_end=238
-  _globals['_REFERENCESERVICE']._serialized_start=240
-  _globals['_REFERENCESERVICE']._serialized_end=346
+  _globals['_COMPUTEDISTRIBUTIONSREQUEST']._serialized_start=241
+  _globals['_COMPUTEDISTRIBUTIONSREQUEST']._serialized_end=428
+  _globals['_COMPUTEDISTRIBUTIONSRESPONSE']._serialized_start=430
+  _globals['_COMPUTEDISTRIBUTIONSRESPONSE']._serialized_end=513
+  _globals['_TOKENDISTRIBUTIONS']._serialized_start=516
+  _globals['_TOKENDISTRIBUTIONS']._serialized_end=649
+  _globals['_GETREFERENCEINFOREQUEST']._serialized_start=651
+  _globals['_GETREFERENCEINFOREQUEST']._serialized_end=676
+  _globals['_GETREFERENCEINFORESPONSE']._serialized_start=679
+  _globals['_GETREFERENCEINFORESPONSE']._serialized_end=828
+  _globals['_REFERENCESERVICE']._serialized_start=831
+  _globals['_REFERENCESERVICE']._serialized_end=1131
 # @@protoc_insertion_point(module_scope)

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ReferenceServiceStub:
-    """Log-probs of given responses under a frozen model.
+    """What a frozen model says about given responses.
     """
 
     def __init__(self, channel):
@@ -40,14 +40,39 @@ class ReferenceServiceStub:
                 request_serializer=rlctl_dot_v1_dot_reference__pb2.ComputeLogprobsRequest.SerializeToString,
                 response_deserializer=rlctl_dot_v1_dot_reference__pb2.ComputeLogprobsResponse.FromString,
                 _registered_method=True)
+        self.ComputeDistributions = channel.unary_unary(
+                '/rlctl.v1.ReferenceService/ComputeDistributions',
+                request_serializer=rlctl_dot_v1_dot_reference__pb2.ComputeDistributionsRequest.SerializeToString,
+                response_deserializer=rlctl_dot_v1_dot_reference__pb2.ComputeDistributionsResponse.FromString,
+                _registered_method=True)
+        self.GetReferenceInfo = channel.unary_unary(
+                '/rlctl.v1.ReferenceService/GetReferenceInfo',
+                request_serializer=rlctl_dot_v1_dot_reference__pb2.GetReferenceInfoRequest.SerializeToString,
+                response_deserializer=rlctl_dot_v1_dot_reference__pb2.GetReferenceInfoResponse.FromString,
+                _registered_method=True)
 
 
 class ReferenceServiceServicer:
-    """Log-probs of given responses under a frozen model.
+    """What a frozen model says about given responses.
     """
 
     def ComputeLogprobs(self, request, context):
         """log softmax(logits / temperature) of every response token.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ComputeDistributions(self, request, context):
+        """The distribution over all tokens at the place of every response token: what a student learns from a teacher. An
+        answer above the message limit is refused before it is computed: send fewer sequences, or a smaller top_k.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetReferenceInfo(self, request, context):
+        """Which model this is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -61,6 +86,16 @@ def add_ReferenceServiceServicer_to_server(servicer, server):
                     request_deserializer=rlctl_dot_v1_dot_reference__pb2.ComputeLogprobsRequest.FromString,
                     response_serializer=rlctl_dot_v1_dot_reference__pb2.ComputeLogprobsResponse.SerializeToString,
             ),
+            'ComputeDistributions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ComputeDistributions,
+                    request_deserializer=rlctl_dot_v1_dot_reference__pb2.ComputeDistributionsRequest.FromString,
+                    response_serializer=rlctl_dot_v1_dot_reference__pb2.ComputeDistributionsResponse.SerializeToString,
+            ),
+            'GetReferenceInfo': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetReferenceInfo,
+                    request_deserializer=rlctl_dot_v1_dot_reference__pb2.GetReferenceInfoRequest.FromString,
+                    response_serializer=rlctl_dot_v1_dot_reference__pb2.GetReferenceInfoResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'rlctl.v1.ReferenceService', rpc_method_handlers)
@@ -70,7 +105,7 @@ def add_ReferenceServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ReferenceService:
-    """Log-probs of given responses under a frozen model.
+    """What a frozen model says about given responses.
     """
 
     @staticmethod
@@ -90,6 +125,60 @@ class ReferenceService:
             '/rlctl.v1.ReferenceService/ComputeLogprobs',
             rlctl_dot_v1_dot_reference__pb2.ComputeLogprobsRequest.SerializeToString,
             rlctl_dot_v1_dot_reference__pb2.ComputeLogprobsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ComputeDistributions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rlctl.v1.ReferenceService/ComputeDistributions',
+            rlctl_dot_v1_dot_reference__pb2.ComputeDistributionsRequest.SerializeToString,
+            rlctl_dot_v1_dot_reference__pb2.ComputeDistributionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetReferenceInfo(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rlctl.v1.ReferenceService/GetReferenceInfo',
+            rlctl_dot_v1_dot_reference__pb2.GetReferenceInfoRequest.SerializeToString,
+            rlctl_dot_v1_dot_reference__pb2.GetReferenceInfoResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -173,6 +173,16 @@ class ReferenceClient(_Blocking[reference.ReferenceClient]):
         """Log-probs of the response tokens of each sequence."""
         return self._portal.call(partial(self._client.compute_logprobs, request, timeout_s=timeout_s))
 
+    def compute_distributions(
+        self, request: reference_pb2.ComputeDistributionsRequest, *, timeout_s: float | None = None
+    ) -> list[reference_pb2.TokenDistributions]:
+        """The distributions at the response tokens of each sequence; the request is split to fit messages."""
+        return self._portal.call(partial(self._client.compute_distributions, request, timeout_s=timeout_s))
+
+    def get_reference_info(self, *, timeout_s: float | None = None) -> reference_pb2.GetReferenceInfoResponse:
+        """Which model one of the replicas serves."""
+        return self._portal.call(partial(self._client.get_reference_info, timeout_s=timeout_s))
+
 
 class CriticClient(_Blocking[critic.CriticClient]):
     """See `rlctl.clients.critic`."""

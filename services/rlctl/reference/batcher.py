@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -11,32 +11,33 @@ from typing import Generic, TypeVar
 from rlctl.core.errors import UnavailableError
 
 Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class _Waiting(Generic[Item, Result]):
+class _Waiting(Generic[Item, Key, Result]):
     items: Sequence[Item]
-    key: float
+    key: Key
     size: int
     answer: asyncio.Future[list[Result]]
 
 
-class Batcher(Generic[Item, Result]):
+class Batcher(Generic[Item, Key, Result]):
     """Calls `work(items, key)` in a thread of its own, with the items of all requests that wait with the same key.
 
     A batch closes when it holds `limit` units of size, or `wait_s` after its first request came to an idle model.
     """
 
-    def __init__(self, work: Callable[[list[Item], float], list[Result]], limit: int, wait_s: float) -> None:
+    def __init__(self, work: Callable[[list[Item], Key], list[Result]], limit: int, wait_s: float) -> None:
         self._work = work
         self._limit = limit
         self._wait_s = wait_s
-        self._queue: asyncio.Queue[_Waiting[Item, Result]] = asyncio.Queue()
+        self._queue: asyncio.Queue[_Waiting[Item, Key, Result]] = asyncio.Queue()
         self._thread = ThreadPoolExecutor(1, "batcher")
         self._task = asyncio.create_task(self._run())
 
-    async def submit(self, items: Sequence[Item], key: float, size: int) -> list[Result]:
+    async def submit(self, items: Sequence[Item], key: Key, size: int) -> list[Result]:
         """The results of `items`, in order; a caller that is cancelled is left out of batches to come."""
         if self._task.done():
             raise UnavailableError("the service is ending")
@@ -58,7 +59,7 @@ class Batcher(Generic[Item, Result]):
             for key in dict.fromkeys(waiting.key for waiting in batch):
                 await self._answer([w for w in batch if w.key == key and not w.answer.done()], key)
 
-    async def _collect(self) -> list[_Waiting[Item, Result]]:
+    async def _collect(self) -> list[_Waiting[Item, Key, Result]]:
         batch = [await self._queue.get()]
         deadline = asyncio.get_running_loop().time() + self._wait_s
         while sum(waiting.size for waiting in batch) < self._limit:
@@ -71,7 +72,7 @@ class Batcher(Generic[Item, Result]):
                 break
         return batch
 
-    async def _answer(self, batch: list[_Waiting[Item, Result]], key: float) -> None:
+    async def _answer(self, batch: list[_Waiting[Item, Key, Result]], key: Key) -> None:
         if not batch:
             return
         items = [item for waiting in batch for item in waiting.items]
@@ -90,7 +91,7 @@ class Batcher(Generic[Item, Result]):
                 waiting.answer.set_result(results[start:end])
             start = end
 
-    def _fail(self, batch: list[_Waiting[Item, Result]], error: Exception) -> None:
+    def _fail(self, batch: list[_Waiting[Item, Key, Result]], error: Exception) -> None:
         for waiting in batch:
             if not waiting.answer.done():
                 waiting.answer.set_exception(error)

@@ -1,4 +1,4 @@
-"""The frozen reference policy: log-probs of given responses."""
+"""The frozen reference policy: log-probs of given responses, and whole distributions."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from collections.abc import Sequence as Seq
 import torch
 from torch import Tensor
 
+from rlctl.algorithms.distill import Told
+from rlctl.core.errors import ConfigError
 from rlctl.learner.batch import collate, plan
 from rlctl.learner.forward import PolicyForward, split
 from rlctl.learner.prompts import can_share
 from rlctl.learner.sequence import Sequence
 from rlctl.learner.wire import Limits
-from rlctl.models.load import load_causal_lm
+from rlctl.models.load import load_causal_lm, load_tokenizer
 from rlctl.models.quantize import quantize_linears
 from rlctl.models.source import resolve
+from rlctl.models.vocabulary import vocabulary_digest
 from rlctl.reference.config import ReferenceConfig
+from rlctl.reference.distributions import distributions
 
 #: Response tokens whose logits exist at once.
 _CHUNK = 2048
@@ -36,6 +40,19 @@ class ReferenceEngine:
         self._forward = PolicyForward(model.to(self._device), _CHUNK).requires_grad_(False).eval()
         self._shared = can_share(model.config, config.packing)
         self.limits = Limits(model.config.vocab_size, model.config.max_position_embeddings)
+        self._folder = folder
+
+    @property
+    def vocabulary(self) -> int:
+        """Tokens of a distribution."""
+        return int(self._forward.model.get_output_embeddings().weight.shape[0])
+
+    def tokenizer_digest(self) -> str:
+        """Of the vocabulary (see `vocabulary_digest`); empty where the model's folder has no tokenizer."""
+        try:
+            return vocabulary_digest(load_tokenizer(self._folder, self._config.trust_remote_code))
+        except ConfigError:
+            return ""
 
     @torch.inference_mode()
     def logprobs(self, sequences: Seq[Sequence], temperature: float) -> list[Tensor]:
@@ -47,5 +64,17 @@ class ReferenceEngine:
             batch = collate(chosen, packing=packing, trained_only=False, device=self._device, shared=shared)
             outputs = self._forward(batch, temperature)[0].cpu()
             for index, part in zip(indices, split(outputs, batch), strict=True):
+                results[index] = part
+        return results
+
+    @torch.inference_mode()
+    def distributions(self, sequences: Seq[Sequence], temperature: float, top_k: int) -> list[Told]:
+        """The distributions at the response tokens of each sequence, in order; see `rlctl.algorithms.distill.tell`."""
+        results: list[Told] = [Told(torch.empty(0))] * len(sequences)
+        packing = self._config.packing
+        for indices in plan([len(s) for s in sequences], self._config.batch_tokens, packing):
+            chosen = [sequences[index] for index in indices]
+            batch = collate(chosen, packing=packing, trained_only=False, device=self._device)
+            for index, part in zip(indices, distributions(self._forward, batch, temperature, top_k), strict=True):
                 results[index] = part
         return results

@@ -27,7 +27,7 @@ async def test_requests_that_wait_share_a_pass_by_key() -> None:
         gate.wait(10)
         return [item * key for item in items]
 
-    batcher: Batcher[int, float] = Batcher(work, limit=100, wait_s=0.01)
+    batcher: Batcher[int, float, float] = Batcher(work, limit=100, wait_s=0.01)
     first = asyncio.create_task(batcher.submit([1], 1.0, 1))
     while not passes:
         await asyncio.sleep(0.005)
@@ -40,7 +40,7 @@ async def test_requests_that_wait_share_a_pass_by_key() -> None:
 
 
 async def test_a_full_batch_does_not_wait() -> None:
-    batcher: Batcher[int, int] = Batcher(lambda items, key: items, limit=4, wait_s=30.0)
+    batcher: Batcher[int, float, int] = Batcher(lambda items, key: items, limit=4, wait_s=30.0)
     calls = [batcher.submit([n], 1.0, 2) for n in range(2)]
     assert await asyncio.wait_for(asyncio.gather(*calls), 5) == [[0], [1]]
     await batcher.close()
@@ -52,7 +52,7 @@ async def test_a_pass_that_fails_fails_its_requests_and_no_others() -> None:
             raise ValueError("bad")
         return items
 
-    batcher: Batcher[int, int] = Batcher(work, limit=100, wait_s=0.0)
+    batcher: Batcher[int, float, int] = Batcher(work, limit=100, wait_s=0.0)
     good, bad = await asyncio.gather(batcher.submit([1], 1.0, 1), batcher.submit([2], 2.0, 1), return_exceptions=True)
     assert good == [1]
     assert isinstance(bad, ValueError)

@@ -67,7 +67,7 @@ async def generate_all(
     on_answer: Callable[[], None] = lambda: None,
 ) -> list[Row]:
     """Generates what the file lacks: a row a sample, with the question's columns, `sample`, the text in `column`,
-    and `finish` (`stop` or `length`).
+    and `finish` (`stop` or `length`); with `token_ids` and their `logprobs` where the request asks for log-probs.
 
     A prompt that the service refuses (too long for its context) has empty texts and the reason in `error`.
     """
@@ -81,7 +81,7 @@ async def generate_all(
 
         return await answer(file, ask, at_once=at_once, on_answer=on_answer)
 
-    return await _with_pool("generation", channel, registry, work)
+    return await with_pool("generation", channel, registry, work)
 
 
 async def _responses(client: GenerationClient, question: Question, column: str, timeout_s: float) -> list[Row]:
@@ -93,10 +93,14 @@ async def _responses(client: GenerationClient, question: Question, column: str, 
         return [{**columns, "sample": sample, **told} for sample in range(question.samples)]
     if any(sample.finish_reason not in FINISH for sample in response.samples):
         raise UnavailableError("the generation service aborted a request")
-    return [
+    rows = [
         {**columns, "sample": index, column: sample.text, "finish": FINISH[sample.finish_reason]}
         for index, sample in enumerate(response.samples)
     ]
+    if question.request.return_logprobs:
+        for row, sample in zip(rows, response.samples, strict=True):
+            row |= {"token_ids": list(sample.token_ids), "logprobs": list(sample.logprobs)}
+    return rows
 
 
 def by_key(responses: Sequence[Row]) -> dict[str, list[Row]]:
@@ -122,7 +126,8 @@ async def score_all(
     at_once: int,
     on_answer: Callable[[], None] = lambda: None,
 ) -> list[Row]:
-    """The rows with their `reward`, or with the reason why there is none in `reward_error`.
+    """The rows with their `reward`, or with the reason why there is none in `reward_error`; with `components` where
+    the reward has several sources.
 
     `scored` tells what the reward is asked with, by question. All samples of a prompt go in one call.
     """
@@ -139,7 +144,7 @@ async def score_all(
 
         return await answer(file, ask, at_once=at_once, on_answer=on_answer)
 
-    return await _with_pool("reward", channel, None, work)
+    return await with_pool("reward", channel, None, work)
 
 
 def _item(scored: Scored, response: str) -> reward_pb2.ScoreItem:
@@ -151,10 +156,13 @@ def _item(scored: Scored, response: str) -> reward_pb2.ScoreItem:
 def _reward(score: reward_pb2.ItemScore) -> Row:
     if score.HasField("error"):
         return {"reward": None, "reward_error": f"{score.error.reason}: {score.error.message}"}
-    return {"reward": score.reward}
+    told: Row = {"reward": score.reward}
+    if len(score.components) > 1:
+        told["components"] = dict(score.components)
+    return told
 
 
-async def _with_pool(
+async def with_pool(
     service: str, channel: ChannelConfig, registry: BusConfig | None, work: Callable[[Pool], Awaitable[Any]]
 ) -> Any:
     """`work` with the replicas at the channel's addresses, else with those in the registry."""
