@@ -17,7 +17,7 @@ from rlctl.algorithms.distill import soft_cross_entropy
 from rlctl.core.errors import ConfigError
 from rlctl.learner.batch import MicroBatch
 from rlctl.learner.forward import LogprobHead, PolicyForward, backbone_states
-from rlctl.models.attention import take
+from rlctl.models.rows import take
 from rlctl.offline.objective import Item
 
 
