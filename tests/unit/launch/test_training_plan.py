@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.cli.launch import LOOPS, TRAININGS, read_loop_recipe, read_training_recipe
+from rlctl.cli.launch import CHAIN, LOOPS, TRAININGS, read_chain_recipe, read_loop_recipe, read_training_recipe
 from rlctl.core.errors import ConfigError, FailedPreconditionError, NotFoundError
 from rlctl.launch.prepare import ARITHMETIC, UNTRAINED
 from rlctl.launch.recipe import recipe_names
@@ -118,7 +118,9 @@ def test_every_recipe_says_its_job():
     loops = {"conditional-sft": "rejection-sampling"} | {job: job for job in LOOPS}
     for name in recipe_names("offline"):
         job = name.removesuffix("-7b")
-        if job in loops:
+        if job == CHAIN:
+            assert read_chain_recipe([name]).job == CHAIN
+        elif job in loops:
             assert read_loop_recipe(loops[job], [name]).job == loops[job]
         else:
             assert read_training_recipe(job, [name]).job == job
