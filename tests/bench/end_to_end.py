@@ -39,7 +39,8 @@ def ours(folder: Path, prompts: Path) -> tuple[float, float]:
     reward = folder / "reward_func.py"
     reward.write_text(REWARD)
     settings = [
-        "name=bench", f"runs_dir={folder}", f"data.path={prompts}", "data.task=none", "eval.data=none",
+        "name=bench", f"runs_dir={folder}", f"data.path={prompts}", "data.task=none", "data.apply_chat_template=false",
+        "data.system_prompt=none", "eval.data=none",
         f"train.steps={STEPS}", f"sampling.prompts_per_step={PROMPTS}", f"sampling.n={SAMPLES}",
         f"sampling.max_new_tokens={TOKENS}", "sampling.ignore_eos=true", "actor.optimizer.lr=1e-6",
         "kl.coef=0.04", "checkpoint.steps=0", f'reward.scorers=[{{kind="function", path="{reward}"}}]',

@@ -34,6 +34,7 @@ from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, i
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 from vllm.platforms import current_platform
 
+from rlctl.algorithms.products import float_product
 from rlctl.core.errors import FailedPreconditionError, RlctlError
 from rlctl.generation import lifeline
 from rlctl.weights.bucket import Announcement, entry_of
@@ -171,8 +172,8 @@ def _keep_wide_heads() -> None:
             return cast(torch.Tensor, narrow(self, lm_head, hidden, bias))
         if lm_head not in _wide_heads:
             _wide_heads[lm_head] = lm_head.weight.detach().float()
-        wide_bias = None if bias is None else bias.float()
-        return torch.nn.functional.linear(hidden.float(), _wide_heads[lm_head], wide_bias)
+        logits = float_product(hidden, lm_head.weight, _wide_heads[lm_head])
+        return logits if bias is None else logits.add_(bias)
 
     LogitsProcessor._apply_head = apply_head
 

@@ -11,6 +11,7 @@ from rlctl.algorithms.distill import Told
 from rlctl.core.errors import ConfigError
 from rlctl.learner.batch import collate, plan
 from rlctl.learner.forward import PolicyForward, split
+from rlctl.learner.prompts import can_share
 from rlctl.learner.sequence import Sequence
 from rlctl.learner.wire import Limits
 from rlctl.models.load import load_causal_lm, load_tokenizer
@@ -37,6 +38,7 @@ class ReferenceEngine:
         if config.quantize_4bit:
             quantize_linears(model, [model.get_output_embeddings()], self._device)
         self._forward = PolicyForward(model.to(self._device), _CHUNK).requires_grad_(False).eval()
+        self._shared = can_share(model.config, config.packing)
         self.limits = Limits(model.config.vocab_size, model.config.max_position_embeddings)
         self._folder = folder
 
@@ -56,10 +58,10 @@ class ReferenceEngine:
     def logprobs(self, sequences: Seq[Sequence], temperature: float) -> list[Tensor]:
         """`log softmax(logits / temperature)` of every response token, float32 `[T]` each, in order."""
         results: list[Tensor] = [torch.empty(0)] * len(sequences)
-        packing = self._config.packing
-        for indices in plan([len(s) for s in sequences], self._config.batch_tokens, packing):
+        packing, shared = self._config.packing, self._shared
+        for indices in plan(sequences, self._config.batch_tokens, packing, shared=shared):
             chosen = [sequences[index] for index in indices]
-            batch = collate(chosen, packing=packing, trained_only=False, device=self._device)
+            batch = collate(chosen, packing=packing, trained_only=False, device=self._device, shared=shared)
             outputs = self._forward(batch, temperature)[0].cpu()
             for index, part in zip(indices, split(outputs, batch), strict=True):
                 results[index] = part
@@ -69,10 +71,10 @@ class ReferenceEngine:
     def distributions(self, sequences: Seq[Sequence], temperature: float, top_k: int) -> list[Told]:
         """The distributions at the response tokens of each sequence, in order; see `rlctl.algorithms.distill.tell`."""
         results: list[Told] = [Told(torch.empty(0))] * len(sequences)
-        packing = self._config.packing
-        for indices in plan([len(s) for s in sequences], self._config.batch_tokens, packing):
+        packing, shared = self._config.packing, self._shared
+        for indices in plan(sequences, self._config.batch_tokens, packing, shared=shared):
             chosen = [sequences[index] for index in indices]
-            batch = collate(chosen, packing=packing, trained_only=False, device=self._device)
+            batch = collate(chosen, packing=packing, trained_only=False, device=self._device, shared=shared)
             for index, part in zip(indices, distributions(self._forward, batch, temperature, top_k), strict=True):
                 results[index] = part
         return results

@@ -106,9 +106,15 @@ def test_bfloat16_agrees_with_float32_to_its_precision(tiny: Path) -> None:
     assert float((rounded - exact).abs().mean()) < 3e-2
 
 
+def of_length(length: int) -> Sequence:
+    ids = torch.arange(length + 1)
+    return Sequence(ids[:1], ids[1:length], torch.ones(length - 1, dtype=torch.bool))
+
+
 def test_plan_keeps_the_budget_and_loses_nothing() -> None:
     lengths = [5, 9, 1, 7, 3, 30, 2]
-    packed, padded = plan(lengths, 12, True), plan(lengths, 12, False)
+    found = [of_length(length) for length in lengths]
+    packed, padded = plan(found, 12, True), plan(found, 12, False)
     assert packed == [[5], [1], [3, 0], [4, 6, 2]]
     assert padded == [[5], [1], [3], [0, 4], [6, 2]]
     assert plan([], 12, True) == []

@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from rlctl.learner.learner import Learner
 from rlctl.models.load import load_causal_lm
+from rlctl.trainer import own_pass
 from rlctl.trainer.config import TrainerConfig
 from rlctl.trainer.experience import estimate, read
 from rlctl.trainer.metrics_table import meaning
@@ -128,6 +129,48 @@ def test_grpo_needs_no_critic_and_equal_rewards_teach_nothing(folder):
     assert firsts == pytest.approx([0.70711, -0.70711, 0, 0], abs=1e-4)
     metrics = Updater(config, learner(folder, config), 0, 1, None).step(order(settled(by_hand(folder, 0.7))))
     assert metrics["kl/loss"] == pytest.approx(0, abs=1e-5)
+
+
+@pytest.mark.parametrize("correction", ["none", "tis"])
+def test_old_logprobs_of_the_update_itself_are_the_recomputed_ones(folder, correction, monkeypatch):
+    """Sampler's log-probs are off by up to 0.4, one sample's reward is missing, another is cut and masked."""
+    exact = by_hand(folder, 0.7)
+    step = settled(lambda *ids: [value - 0.1 * n for n, value in enumerate(exact(*ids), 1)])
+    config = settings(
+        advantage={"estimator": "rloo"},
+        kl={"coef": 0.1, "as_loss": True, "estimator": "k3"},
+        off_policy={"kind": correction, "high": 1.2},
+        shaping={"mask_truncated": True},
+    )
+    found = []
+    for enough in (True, False):
+        monkeypatch.setattr(own_pass, "is_enough", lambda _, enough=enough: enough)
+        actor = learner(folder, config)
+        passes = []
+        monkeypatch.setattr(actor, "_infer", lambda *given, of=actor._infer, to=passes: to.append(1) or of(*given))
+        metrics = Updater(config, actor, 0, 1, None).step(order(step))
+        assert bool(passes) != enough
+        found.append((metrics, torch.cat([tensor.flatten() for _, tensor in actor.export_weights()])))
+    (own, weights), (recomputed, wanted) = found
+    assert own == pytest.approx(recomputed, rel=1e-4, abs=1e-5)
+    assert own["mismatch/abs_diff_mean"] > 0.1 and own["kl/mean"] > 0.1
+    assert (own["mismatch/weight_mean"] > 1.05) == (correction == "tis")
+    torch.testing.assert_close(weights, wanted, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "enough"),
+    [
+        ({"kl": {"coef": 0.1, "as_loss": True, "estimator": "k3"}}, True),
+        ({"kl": {"coef": 0}}, True),
+        ({"kl": {"coef": 0.1}}, False),
+        ({"kl": {"coef": 0}, "train": {"passes": 2}}, False),
+        ({"kl": {"coef": 0}, "train": {"minibatches": 2}}, False),
+        ({"kl": {"coef": 0}, "actor": {"lora": {"rank": 2, "dropout": 0.1}}}, False),
+    ],
+)
+def test_what_needs_old_logprobs_before_the_update(changes, enough):
+    assert own_pass.is_enough(settings(**changes)) == enough
 
 
 def test_a_step_raises_the_probability_of_what_was_rewarded(folder):

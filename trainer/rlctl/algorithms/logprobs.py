@@ -5,14 +5,22 @@ Shapes: N tokens (flat, response positions only), V vocabulary, D hidden size.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from rlctl.algorithms.products import float_product
+
 #: Elements of one fp32 logits chunk when the caller leaves the chunk open (64 MiB).
 CHUNK_ELEMENTS = 1 << 24
+#: The log-prob of a forbidden token (logit -inf) in sums over tokens, so that `p * log p` is 0 and not NaN.
+_LEAST = -1e4
+#: Rows of logits that a CPU works on at once: so many elements, but no fewer rows than keep a product fast.
+_CPU_ELEMENTS = 6 << 20
+_CPU_ROWS = 64
 
 
 def token_logprobs(
@@ -23,15 +31,18 @@ def token_logprobs(
     chunk: int | None = None,
     bias: Tensor | None = None,
     with_entropy: bool = False,
+    grad_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """`log softmax((hidden @ weight.T + bias) / temperature)[target]` a token, and the entropy if asked.
 
     `hidden_ND` holds the state at the position *before* each target. The product runs in the inputs'
-    type (the wider of the two; at least fp32 on a CPU), everything after it in fp32 (fp64 for fp64
+    type (the wider of the two; on a CPU with an fp32 result), everything after it in fp32 (fp64 for fp64
     inputs). Both results have a gradient to hidden, weight and bias; the backward pass recomputes the
     logits chunk by chunk, and the weight's gradient is summed in fp32. The weight must therefore be whole
     (not partitioned) in the backward pass too.
 
+    `grad_dtype` is the type of the backward pass's two products, by default that of the forward one's; the
+    probabilities in them are exact to fp32 before they are rounded to it.
     `chunk` is the number of tokens a chunk holds; by default as many as keep a chunk at 64 MiB.
     Returns `(logprobs_N, entropy_N or None)` in fp32. Raises ValueError on a temperature that is not above 0.
     """
@@ -41,18 +52,32 @@ def token_logprobs(
     if rows < 1:
         raise ValueError(f"chunk must be at least 1 token, not {rows}")
     result = _TokenLogprobs.apply(  # type: ignore[no-untyped-call]
-        hidden_ND, head_weight_VD, bias, targets_N, temperature, rows, with_entropy
+        hidden_ND, head_weight_VD, bias, targets_N, temperature, rows, with_entropy, grad_dtype
     )
     return cast(tuple[Tensor, Tensor | None], result)
 
 
-def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
-    """Scaled logits of one chunk, at least fp32."""
-    logits = hidden @ weight.T
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    if bias is not None:
-        logits = logits + bias
-    return logits if temperature == 1.0 else logits.div_(temperature)
+class _Head:
+    """Scaled logits, block by block."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, temperature: float, wide: torch.dtype) -> None:
+        self._weight, self._bias, self._temperature = weight, bias, temperature
+        self._wide_weight = weight.to(wide) if weight.device.type == "cpu" else None
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Of some rows, at least fp32."""
+        logits = float_product(hidden, self._weight, self._wide_weight)
+        if self._bias is not None:
+            logits = logits + self._bias
+        return logits if self._temperature == 1.0 else logits.div_(self._temperature)
+
+
+def _blocks(part: slice, rows: int, vocabulary: int, device: torch.device) -> Iterator[slice]:
+    """Rows that are worked on together: at most `rows`, and on a CPU no more than its caches hold."""
+    if device.type == "cpu":
+        rows = min(rows, max(_CPU_ROWS, _CPU_ELEMENTS // max(1, vocabulary)))
+    for start in range(part.start, part.stop, rows):
+        yield slice(start, min(start + rows, part.stop))
 
 
 class _TokenLogprobs(torch.autograd.Function):
@@ -66,77 +91,102 @@ class _TokenLogprobs(torch.autograd.Function):
         temperature: float,
         rows: int,
         with_entropy: bool,
+        grad_dtype: torch.dtype | None,
     ) -> tuple[Tensor, Tensor | None]:
         ctx.set_materialize_grads(False)
         common = torch.promote_types(hidden.dtype, weight.dtype)
         wide = torch.promote_types(common, torch.float32)
         if hidden.device.type == "cpu":
-            common = wide  # CPU kernels of half types are some 30 times slower than fp32
+            common = wide
         count = hidden.shape[0]
         logprobs = torch.empty(count, dtype=wide, device=hidden.device)
-        normaliser = torch.empty_like(logprobs)
         entropy = torch.empty_like(logprobs) if with_entropy else None
-        head = weight.to(common)
-        for start in range(0, count, rows):
-            part = slice(start, start + rows)
-            logits = _logits(hidden[part].to(common), head, bias, temperature)
-            normaliser[part] = torch.logsumexp(logits, dim=-1)
-            logprobs[part] = logits.gather(-1, targets[part].unsqueeze(-1)).squeeze(-1) - normaliser[part]
+        head = _Head(weight, bias, temperature, wide)
+        for block in _blocks(slice(0, count), rows, weight.shape[0], hidden.device):
+            # On a CPU several times faster than logsumexp.
+            logp = torch.log_softmax(head.logits(hidden[block]), dim=-1)
+            logprobs[block] = logp.gather(-1, targets[block].unsqueeze(-1)).squeeze(-1)
             if entropy is not None:
-                logp = _log_softmax(logits, normaliser[part])
-                entropy[part] = -(logp.exp() * logp).sum(-1)
-        ctx.save_for_backward(hidden, weight, bias, targets, normaliser, entropy)
-        ctx.temperature, ctx.rows, ctx.common, ctx.wide = temperature, rows, common, wide
+                logp.clamp_(min=_LEAST)
+                entropy[block] = -(logp.exp() * logp).sum(-1)
+        ctx.save_for_backward(hidden, weight, bias, targets, entropy)
+        ctx.temperature, ctx.rows, ctx.wide = temperature, rows, wide
+        ctx.narrow = common if grad_dtype is None else grad_dtype
         return logprobs, entropy
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_logprobs: Tensor | None, grad_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias, targets, normaliser, entropy = ctx.saved_tensors
+        hidden, weight, bias, targets, entropy = ctx.saved_tensors
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         if grad_logprobs is None and grad_entropy is None:
-            return (None,) * 7
+            return (None,) * 8
         grad_hidden = torch.empty_like(hidden) if needs_hidden else None
         grad_weight = torch.zeros_like(weight, dtype=ctx.wide) if needs_weight else None
         grad_bias = torch.zeros_like(bias, dtype=ctx.wide) if needs_bias else None
-        head = weight.to(ctx.common)
-        for start in range(0, hidden.shape[0], ctx.rows):
-            part = slice(start, start + ctx.rows)
-            states = hidden[part].to(ctx.common)
-            logp = _log_softmax(_logits(states, head, bias, ctx.temperature), normaliser[part])
-            # d logprob / d logits = onehot - p;  d entropy / d logits = -p (log p + entropy)
-            if grad_entropy is None:
-                assert grad_logprobs is not None
-                grad = logp.exp_().mul_(-grad_logprobs[part].unsqueeze(-1))
-            else:
-                slope = (logp + entropy[part].unsqueeze(-1)).mul_(grad_entropy[part].unsqueeze(-1))
-                if grad_logprobs is not None:
-                    slope += grad_logprobs[part].unsqueeze(-1)
-                grad = logp.exp_().mul_(-slope)
-            if grad_logprobs is not None:
-                grad.scatter_add_(-1, targets[part].unsqueeze(-1), grad_logprobs[part].unsqueeze(-1).to(grad.dtype))
-            grad = grad if ctx.temperature == 1.0 else grad.div_(ctx.temperature)
+        head, narrow_head = _Head(weight, bias, ctx.temperature, ctx.wide), weight.to(ctx.narrow)
+        count, vocabulary = hidden.shape[0], weight.shape[0]
+        for start in range(0, count, ctx.rows):
+            part = slice(start, min(start + ctx.rows, count))
+            grad = torch.empty(part.stop - start, vocabulary, dtype=ctx.narrow, device=hidden.device)
+            for block in _blocks(part, ctx.rows, vocabulary, hidden.device):
+                _slope(
+                    head.logits(hidden[block]),
+                    targets[block].unsqueeze(-1),
+                    _column(entropy, block),
+                    _column(grad_logprobs, block, ctx.temperature),
+                    _column(grad_entropy, block, ctx.temperature),
+                    out=grad[block.start - start : block.stop - start],
+                )
             if grad_bias is not None:
-                grad_bias += grad.sum(0)
-            grad = grad.to(ctx.common)
+                grad_bias += grad.sum(0, dtype=ctx.wide)
             if grad_hidden is not None:
-                grad_hidden[part] = grad @ head
+                grad_hidden[part] = grad @ narrow_head
             if grad_weight is not None:
-                if ctx.common == ctx.wide:
-                    grad_weight.addmm_(grad.T, states)
+                if ctx.narrow == ctx.wide:
+                    grad_weight.addmm_(grad.T, hidden[part].to(ctx.wide))
                 else:
-                    grad_weight += grad.T @ states
+                    grad_weight += grad.T @ hidden[part].to(ctx.narrow)
         return (
             grad_hidden,
             None if grad_weight is None else grad_weight.to(weight.dtype),
             None if grad_bias is None else grad_bias.to(bias.dtype),
-            None,
-            None,
-            None,
-            None,
+            *(None,) * 5,
         )
 
 
-def _log_softmax(logits: Tensor, normaliser: Tensor) -> Tensor:
-    """In place; a forbidden token (logit -inf) gets a finite value, so that `p * log p` is 0 and not NaN."""
-    return logits.sub_(normaliser.unsqueeze(-1)).clamp_(min=-1e4)
+def _column(values: Tensor | None, block: slice, divisor: float = 1.0) -> Tensor | None:
+    return None if values is None else values[block].unsqueeze(-1) / divisor
+
+
+def _slope(
+    logits: Tensor,
+    targets: Tensor,
+    entropy: Tensor | None,
+    of_logprobs: Tensor | None,
+    of_entropy: Tensor | None,
+    out: Tensor,
+) -> None:
+    """The gradient to the logits of a block, rounded to the type of `out` once.
+
+    `of_logprobs` and `of_entropy` are the gradients to those, `[rows, 1]` as are `targets` and `entropy`:
+    d logprob / d logits = onehot - p;  d entropy / d logits = -p (log p + entropy).
+    """
+    if of_entropy is None:
+        assert of_logprobs is not None
+        probs = torch.softmax(logits, dim=-1)
+        at_target = of_logprobs * (1 - probs.gather(-1, targets))
+        torch.mul(probs, -of_logprobs, out=out)
+    else:
+        assert entropy is not None
+        logp = torch.log_softmax(logits, dim=-1).clamp_(min=_LEAST)
+        probs = logp.exp()
+        factor = logp.add_(entropy).mul_(of_entropy)
+        if of_logprobs is not None:
+            factor += of_logprobs
+        slope = probs.mul_(-factor)
+        at_target = slope.gather(-1, targets)
+        if of_logprobs is not None:
+            at_target += of_logprobs
+        out.copy_(slope)
+    out.scatter_(-1, targets, at_target.to(out.dtype))

@@ -6,6 +6,7 @@ row of all tokens), K response tokens whose output is wanted.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,8 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlctl.learner.prompts import owners
 from rlctl.learner.sequence import Sequence
 from rlctl.models.attention import Bucket, Layout
+from rlctl.models.rows import Repeats
 from rlctl.models.sequence_parallel import SequenceGroup
 
 #: A bucket of a packed row ends where a sequence is shorter than this share of the bucket's longest, ...
@@ -50,6 +53,8 @@ class MicroBatch:
     layout: Layout
     states_K: Tensor
     """Where on the flat `R * L` grid the state before each wanted token lies."""
+    repeats_K: Repeats | None
+    """Where `states_K` repeats itself: a shared prompt's last token is before the first of each of its responses."""
     targets_K: Tensor
     """The wanted tokens."""
     slots_K: Tensor
@@ -86,30 +91,44 @@ class MicroBatch:
         return {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": longest, "max_length_k": longest}
 
 
-def plan(lengths: Seq[int], budget: int, packing: bool, group: int = 1) -> list[list[int]]:
+def plan(sequences: Seq[Sequence], budget: int, packing: bool, group: int = 1, shared: bool = False) -> list[list[int]]:
     """Splits sequences (by index) into micro-batches of at most `budget` tokens, longest first.
 
     A packed micro-batch costs the sum of its lengths, a padded one its count times its longest. Every `group`
     neighbours (the two sides of a pair) stay in one micro-batch; such a group above the budget is one of its own.
+    `shared`: sequences of one prompt are neighbours, and a micro-batch pays for the prompt once.
     """
+    lengths = [len(sequence) for sequence in sequences]
+    prompts = owners(sequences) if shared else list(range(len(lengths)))
     groups = [range(first, first + group) for first in range(0, len(lengths), group)]
-    costs = [
-        sum(lengths[index] for index in each) if packing else group * max(lengths[index] for index in each)
-        for each in groups
-    ]
+
+    def cost(number: int, paid: set[int]) -> int:
+        if not packing:
+            return group * max(lengths[index] for index in groups[number])
+        whole = sum(lengths[index] for index in groups[number])
+        prompt = {prompts[index]: sequences[index].prompt_ids.numel() for index in groups[number]}
+        times = Counter(prompts[index] for index in groups[number])
+        return whole - sum(prompt[owner] * (count - (owner not in paid)) for owner, count in times.items())
+
+    costs = [cost(number, set()) for number in range(len(groups))]
+    longest: dict[int, int] = {}
+    for number, each in enumerate(groups):
+        longest[prompts[each[0]]] = max(longest.get(prompts[each[0]], 0), costs[number])
     batches: list[list[int]] = []
-    used = 0
-    for number in sorted(range(len(groups)), key=lambda number: (-costs[number], number)):
+    used, paid = 0, set[int]()
+    for number in sorted(
+        range(len(groups)), key=lambda n: (-longest[prompts[groups[n][0]]], prompts[groups[n][0]], -costs[n], n)
+    ):
         if batches and packing:
-            fits = used + costs[number] <= budget
+            fits = used + cost(number, paid) <= budget
         else:
             fits = bool(batches) and costs[batches[-1][0]] * (len(batches[-1]) + 1) <= budget
-        if fits:
-            batches[-1].append(number)
-            used += costs[number]
-        else:
-            batches.append([number])
-            used = costs[number]
+        if not fits:
+            batches.append([])
+            used, paid = 0, set()
+        batches[-1].append(number)
+        used += cost(number, paid)
+        paid.update(prompts[index] for index in groups[number])
     return [
         sorted((index for number in batch for index in groups[number]), key=lambda index: (-lengths[index], index))
         for batch in batches
@@ -127,17 +146,19 @@ def share_out(lengths: Seq[int], ranks: int) -> list[list[int]]:
     return shares
 
 
-def collate(sequences: Seq[Sequence], *, packing: bool, trained_only: bool, device: torch.device) -> MicroBatch:
+def collate(
+    sequences: Seq[Sequence], *, packing: bool, trained_only: bool, device: torch.device, shared: bool = False
+) -> MicroBatch:
     """The tensors of a micro-batch; outputs are wanted at all response tokens, or at the trained ones only.
 
-    There is at least one sequence.
+    There is at least one sequence. `shared` (packed only): sequences of one prompt have its tokens in common.
     """
     prompts = torch.tensor([s.prompt_ids.numel() for s in sequences])
     lengths_B = torch.tensor([s.response_ids.numel() for s in sequences])
     totals = prompts + lengths_B
-    ids_N = torch.cat([part for s in sequences for part in (s.prompt_ids, s.response_ids)])
+    ids_M = torch.cat([part for s in sequences for part in (s.prompt_ids, s.response_ids)])
     starts = totals.cumsum(0) - totals
-    positions_N = torch.arange(ids_N.numel()) - starts.repeat_interleave(totals)
+    positions_M = torch.arange(ids_M.numel()) - starts.repeat_interleave(totals)
     longest, width = int(totals.max()), max(1, int(lengths_B.max()))
     count = len(sequences)
 
@@ -145,8 +166,13 @@ def collate(sequences: Seq[Sequence], *, packing: bool, trained_only: bool, devi
     steps_K = torch.arange(rows_K.numel()) - (lengths_B.cumsum(0) - lengths_B).repeat_interleave(lengths_B)
     packed_K = (starts + prompts)[rows_K] + steps_K
     slots_K = rows_K * width + steps_K
-    targets_K = ids_N[packed_K]
-    states_K = packed_K - 1 if packing else rows_K * longest + prompts[rows_K] + steps_K - 1
+    targets_K = ids_M[packed_K]
+    own_M = tokens_M = None
+    if packing:
+        own_M, tokens_M = _tokens(sequences, prompts, totals, positions_M, shared)
+        states_K = tokens_M[packed_K - 1]
+    else:
+        states_K = rows_K * longest + prompts[rows_K] + steps_K - 1
 
     mask_K = torch.cat([s.mask for s in sequences])
     mask_BT = torch.zeros(count * width, dtype=torch.bool)
@@ -164,22 +190,24 @@ def collate(sequences: Seq[Sequence], *, packing: bool, trained_only: bool, devi
         states_K, targets_K, slots_K = states_K[mask_K], targets_K[mask_K], slots_K[mask_K]
 
     cu_lengths = None
-    if packing:
-        input_ids, position_ids = ids_N.unsqueeze(0), positions_N.unsqueeze(0)
-        layout = Layout(_buckets(totals.tolist(), positions_N, device))
+    if tokens_M is not None and own_M is not None:
+        input_ids, position_ids = ids_M[own_M].unsqueeze(0), positions_M[own_M].unsqueeze(0)
+        layout = Layout(_buckets(totals.tolist(), positions_M, tokens_M, own_M, device))
         cu_lengths = torch.nn.functional.pad(totals.cumsum(0), (1, 0)).to(device, torch.int32)
     else:
         input_ids = torch.zeros(count * longest, dtype=torch.int64)
-        input_ids[torch.arange(count).repeat_interleave(totals) * longest + positions_N] = ids_N
+        input_ids[torch.arange(count).repeat_interleave(totals) * longest + positions_M] = ids_M
         input_ids = input_ids.view(count, longest)
         position_ids = torch.arange(longest).expand(count, longest)
         layout = Layout()
     real_RL = torch.ones_like(input_ids, dtype=torch.bool) if packing else position_ids < totals.unsqueeze(1)
+    states_K = states_K.to(device)
     return MicroBatch(
         input_ids=input_ids.to(device),
         position_ids=position_ids.to(device),
         layout=layout,
-        states_K=states_K.to(device),
+        states_K=states_K,
+        repeats_K=Repeats.of(states_K) if shared else None,
         targets_K=targets_K.to(device),
         slots_K=slots_K.to(device),
         mask_BT=mask_BT.view(count, width).to(device),
@@ -234,7 +262,24 @@ def spread(batch: MicroBatch, group: SequenceGroup) -> MicroBatch:
     )
 
 
-def _buckets(totals: list[int], positions_N: Tensor, device: torch.device) -> tuple[Bucket, ...]:
+def _tokens(
+    sequences: Seq[Sequence], prompts: Tensor, totals: Tensor, positions_M: Tensor, shared: bool
+) -> tuple[Tensor, Tensor]:
+    """Of all tokens of all sequences: whether each is in the packed row itself, and where there it is found.
+
+    The prompt of a sequence whose prompt an earlier one has is found there.
+    """
+    first = torch.tensor(owners(sequences)) if shared else torch.arange(len(sequences))
+    rows_M = torch.arange(len(sequences)).repeat_interleave(totals)
+    own_M = (first[rows_M] == rows_M) | (positions_M >= prompts[rows_M])
+    tokens_M = own_M.cumsum(0) - 1
+    begins = tokens_M[totals.cumsum(0) - totals]
+    return own_M, torch.where(own_M, tokens_M, begins[first[rows_M]] + positions_M)
+
+
+def _buckets(
+    totals: list[int], positions_M: Tensor, tokens_M: Tensor, own_M: Tensor, device: torch.device
+) -> tuple[Bucket, ...]:
     """Neighbouring sequences of like length share a bucket (`plan` orders them by length)."""
     buckets = []
     first, start = 0, 0
@@ -246,9 +291,10 @@ def _buckets(totals: list[int], positions_N: Tensor, device: torch.device) -> tu
             last += 1
         rows = torch.tensor(totals[first:last])
         end = start + int(rows.sum())
-        slots = torch.arange(len(rows)).repeat_interleave(rows) * longest + positions_N[start:end]
-        tokens = torch.arange(start, end)
-        buckets.append(Bucket(tokens.to(device), slots.to(device), len(rows), longest))
+        slots = torch.arange(len(rows)).repeat_interleave(rows) * longest + positions_M[start:end]
+        tokens, own = tokens_M[start:end].to(device), own_M[start:end]
+        kept = None if bool(own.all()) else own.nonzero().squeeze(1).to(device)
+        buckets.append(Bucket(tokens, slots.to(device), len(rows), longest, Repeats.of(tokens), kept))
         first, start = last, end
     return tuple(buckets)
 

@@ -9,8 +9,8 @@ from transformers import PreTrainedModel
 from rlctl.algorithms.logprobs import token_logprobs
 from rlctl.core.errors import ConfigError
 from rlctl.learner.batch import MicroBatch
-from rlctl.models.attention import place, take
 from rlctl.models.moe import balance_loss, experts_per_token, routers_of
+from rlctl.models.rows import place, take
 from rlctl.models.value_head import ValueModel
 from rlctl.models.widen import needs_widening
 
@@ -45,10 +45,11 @@ class LogprobHead(nn.Linear):
         """`[1, K]` log-probs, with entropy `[2, K]`; without targets the logits."""
         if targets_K is None:
             return super().forward(hidden_KD)
+        narrow = None if needs_widening(self.weight) else self.weight.dtype
         if needs_widening(hidden_KD):
             hidden_KD = hidden_KD.float()
         logprobs_K, entropy_K = token_logprobs(
-            hidden_KD, self.weight, targets_K, temperature / self.scale, chunk, self.bias, with_entropy
+            hidden_KD, self.weight, targets_K, temperature / self.scale, chunk, self.bias, with_entropy, narrow
         )
         return logprobs_K.unsqueeze(0) if entropy_K is None else torch.stack((logprobs_K, entropy_K))
 
@@ -77,7 +78,7 @@ class PolicyForward(nn.Module):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """`[1, K]` log-probs of the wanted tokens, with `entropy` `[2, K]`, float32; with `balance` its scalar too."""
         hidden, balance = backbone_states(self.model.base_model, batch, self.balance)
-        states_KD = take(hidden.flatten(0, 1), batch.states_K)
+        states_KD = take(hidden.flatten(0, 1), batch.states_K, batch.repeats_K)
         head = self.model.get_output_embeddings()
         outputs = everywhere(head(states_KD, batch.targets_K, temperature, self.chunk, entropy), batch)
         return outputs if balance is None else (outputs, balance)
@@ -95,7 +96,7 @@ class ValueForward(nn.Module):
         """`[1, K]` values, float32; with `balance` its scalar too."""
         hidden, balance = backbone_states(self.model.backbone, batch, self.balance)
         values = self.model.score(hidden).squeeze(-1).float()
-        outputs = everywhere(take(values.flatten(), batch.states_K).unsqueeze(0), batch)
+        outputs = everywhere(take(values.flatten(), batch.states_K, batch.repeats_K).unsqueeze(0), batch)
         return outputs if balance is None else (outputs, balance)
 
 

@@ -28,6 +28,7 @@ from rlctl.learner.export import Weights
 from rlctl.learner.forward import PolicyForward, ValueForward, on_grid, split
 from rlctl.learner.loss import Batch, LossFn, LossOutput, Part
 from rlctl.learner.prepare import prepare
+from rlctl.learner.prompts import can_share
 from rlctl.learner.schedule import learning_rate
 from rlctl.learner.sequence import Sequence
 from rlctl.learner.share import Share, pool, split_up
@@ -63,6 +64,9 @@ class Learner:
         self._model = model
         module = ValueForward(model) if isinstance(model, ValueModel) else forward(model, config.logits_chunk)
         module.balance = config.aux_loss_coef > 0
+        # The load-balancing loss counts tokens, and ranks that share sequences cut rows by columns.
+        whole = self._group is None and not module.balance
+        self._shared = whole and can_share(model.config, config.packing)
         self._partitioned = config.zero_stage == 3
         self._weights = Weights(model, self._partitioned)
         self._engine = build_engine(module, config, distributed.world_size(), self.device)
@@ -94,7 +98,7 @@ class Learner:
         own = len(sequences)
         sequences, first = pool(sequences, self._group)
         results: list[Tensor] = [torch.empty(0)] * len(sequences)
-        batches = plan([len(s) for s in sequences], self.config.micro_batch_tokens, self.config.packing)
+        batches = plan(sequences, self.config.micro_batch_tokens, self.config.packing, shared=self._shared)
         passes = self._passes(len(batches))
         for indices in batches:
             batch = self._collate([sequences[i] for i in indices], trained_only=False)
@@ -112,7 +116,7 @@ class Learner:
         In eval mode, without a gradient; `group` as of `step`.
         """
         self._engine.eval()
-        share = split_up(Part(sequences, loss, group=group), self.config, self._group)
+        share = split_up(Part(sequences, loss, group=group), self.config, self._group, self._shared)
         sums = state.MetricSums()
         for indices in share.batches:
             output, _ = self._loss(self._engine.module, share, indices)
@@ -161,7 +165,7 @@ class Learner:
     ) -> dict[str, float]:
         """The backward passes of a step, up to the reduced gradient. `apply` must follow."""
         parts = [Part(sequences, loss, temperature, entropy, group), *also]
-        shares = [split_up(part, self.config, self._group) for part in parts]
+        shares = [split_up(part, self.config, self._group, self._shared) for part in parts]
         everything = sum(share.length for share in shares)
         self._engine.train()
         sums = state.MetricSums()
@@ -295,7 +299,13 @@ class Learner:
     # -- shared -------------------------------------------------------------------------------------------------
 
     def _collate(self, sequences: Seq[Sequence], *, trained_only: bool) -> MicroBatch:
-        batch = collate(sequences, packing=self.config.packing, trained_only=trained_only, device=self.device)
+        batch = collate(
+            sequences,
+            packing=self.config.packing,
+            trained_only=trained_only,
+            device=self.device,
+            shared=self._shared,
+        )
         return batch if self._group is None else spread(batch, self._group)
 
     def _empty(self) -> MicroBatch:

@@ -42,8 +42,8 @@ def pool(sequences: Seq[Sequence], group: SequenceGroup | None) -> tuple[Seq[Seq
     return [s for share in shares for s in share], sum(len(share) for share in shares[: group.rank])
 
 
-def split_up(part: Part, config: LearnerConfig, group: SequenceGroup | None) -> Share:
-    """Plans the micro-batches of a part; all ranks call it together.
+def split_up(part: Part, config: LearnerConfig, group: SequenceGroup | None, shared: bool = False) -> Share:
+    """Plans the micro-batches of a part, `shared` as `plan` takes it; all ranks call it together.
 
     Raises InvalidArgumentError when no rank has a trained token.
     """
@@ -51,7 +51,7 @@ def split_up(part: Part, config: LearnerConfig, group: SequenceGroup | None) -> 
     neighbours = (sequences[first : first + size] for first in range(0, len(sequences), size))
     trained = [s for each in neighbours if all(bool(s.mask.any()) for s in each) for s in each]
     lengths = [len(s) for s in trained]
-    batches = plan(lengths, config.micro_batch_tokens, config.packing, size)
+    batches = plan(trained, config.micro_batch_tokens, config.packing, size, shared)
     counted = 1.0 if group is None or group.rank == 0 else 0.0
     mine = [counted * sum(int(s.mask.sum()) for s in trained), counted * len(trained), counted * sum(lengths)]
     everyone = distributed.all_gather_floats([*mine, float(len(batches))])

@@ -20,6 +20,7 @@ from transformers import AttentionInterface, PretrainedConfig
 
 from rlctl.core.errors import ConfigError
 from rlctl.models.flash import flash, ring
+from rlctl.models.rows import Repeats, place, take
 from rlctl.models.sequence_parallel import SequenceGroup, spread_heads
 from rlctl.models.widen import needs_widening
 
@@ -38,6 +39,10 @@ class Bucket:
     """Where that token lies on the flat `rows * length` grid."""
     rows: int
     length: int
+    repeats: Repeats | None = None
+    """Where sequences share a prompt, whose tokens are in the packed row once, and in the rows of all of them."""
+    own_P: Tensor | None = None
+    """The entries of `tokens_M` whose outputs are kept; a token of several rows is kept once. None: all."""
 
 
 @dataclass(frozen=True)
@@ -51,47 +56,6 @@ class Layout:
     """Cumulative lengths of a packed row for flash attention, int32."""
     max_length: int = 0
     """Longest sequence, tokens."""
-
-
-class _Take(torch.autograd.Function):
-    """`x[index]` along dim 0 for an index without repeats, of which the gradient is a copy and not a sum."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, index: Tensor) -> Tensor:
-        ctx.save_for_backward(index)
-        ctx.rows = x.shape[0]
-        return x.index_select(0, index)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (index,) = ctx.saved_tensors
-        return grad.new_zeros(ctx.rows, *grad.shape[1:]).index_copy_(0, index, grad), None
-
-
-class _Place(torch.autograd.Function):
-    """The inverse: rows of `x` at `index` of a zero tensor with `rows` rows."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, index: Tensor, rows: int) -> Tensor:
-        ctx.save_for_backward(index)
-        return x.new_zeros(rows, *x.shape[1:]).index_copy_(0, index, x)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        (index,) = ctx.saved_tensors
-        return grad.index_select(0, index), None, None
-
-
-def take(x: Tensor, index: Tensor) -> Tensor:
-    """Rows of `x` (dim 0) at `index`, which has no repeats."""
-    return _Take.apply(x, index)
-
-
-def place(x: Tensor, index: Tensor, rows: int) -> Tensor:
-    """A zero tensor of `rows` rows with `x` at `index`, which has no repeats."""
-    return _Place.apply(x, index, rows)
 
 
 class _Explicit(torch.autograd.Function):
@@ -211,16 +175,20 @@ def _causal(
     if not layout.buckets:
         return _grid(q, k, v, scale, sliding_window, kernel)
     q, k, v = q[0], k[0], v[0]
-    whole = len(layout.buckets) == 1 and layout.buckets[0].tokens_M.numel() == q.shape[0]
+    only = layout.buckets[0] if len(layout.buckets) == 1 else None
+    whole = only is not None and only.repeats is None and only.tokens_M.numel() == q.shape[0]
     out: Tensor | None = None
     for bucket in layout.buckets:
         cells, shape = bucket.rows * bucket.length, (bucket.rows, bucket.length)
-        parts = [x if whole else take(x, bucket.tokens_M) for x in (q, k, v)]
+        parts = [x if whole else take(x, bucket.tokens_M, bucket.repeats) for x in (q, k, v)]
         gq, gk, gv = (place(x, bucket.slots_M, cells).view(*shape, *x.shape[1:]) for x in parts)
-        rows = take(_grid(gq, gk, gv, scale, sliding_window, kernel).flatten(0, 1), bucket.slots_M)
+        tokens, slots = bucket.tokens_M, bucket.slots_M
+        if bucket.own_P is not None:
+            tokens, slots = tokens[bucket.own_P], slots[bucket.own_P]
+        rows = take(_grid(gq, gk, gv, scale, sliding_window, kernel).flatten(0, 1), slots)
         if whole:
             return rows.unsqueeze(0)
-        rows = place(rows, bucket.tokens_M, q.shape[0])
+        rows = place(rows, tokens, q.shape[0])
         out = rows if out is None else out + rows
     assert out is not None
     return out.unsqueeze(0)

@@ -6,7 +6,6 @@ the scalar conversion such CPUs otherwise fall back to.
 
 from __future__ import annotations
 
-from functools import cache
 from types import MethodType
 from typing import Any
 
@@ -14,15 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-
-@cache
-def _slow_bf16() -> bool:
-    return not (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+from rlctl.algorithms.products import float_product, slow_bfloat16
 
 
 def needs_widening(x: Tensor) -> bool:
     """Whether products of `x` are better done in float32: bfloat16 on a CPU that lacks it."""
-    return x.dtype is torch.bfloat16 and x.device.type == "cpu" and _slow_bf16()
+    return x.dtype is torch.bfloat16 and x.device.type == "cpu" and slow_bfloat16()
 
 
 class _WideLinear(torch.autograd.Function):
@@ -57,8 +53,8 @@ def widen_linears(model: nn.Module) -> None:
 
 
 def _float_logits(self: nn.Linear, input: Tensor) -> Tensor:
-    bias = None if self.bias is None else self.bias.float()
-    return nn.functional.linear(input.float(), self.weight.float(), bias)
+    logits = float_product(input.flatten(0, -2), self.weight).unflatten(0, input.shape[:-1])
+    return logits if self.bias is None else logits.add_(self.bias)
 
 
 def widen_head(model: Any) -> None:

@@ -95,8 +95,8 @@ def _sequence(task: rollout_pb2.PromptTask, scored: rollout_pb2.RolloutSample, *
 def estimate(experience: Experience, settings: TrainingSettings, beta: float) -> dict[str, float]:
     """Gives every sequence its `advantages` (and `returns`), and drops nothing.
 
-    Needs the fields `old_logprobs`, `ref_logprobs` (when there is a KL to it) and `old_values` (gae).
-    Returns the step's metrics of rewards and KL.
+    Needs the fields `old_logprobs` and `ref_logprobs` (where the KL to it is in the reward), and `old_values` (gae).
+    Returns the step's metrics of rewards.
     """
     mask_BT = experience.mask_BT
     metrics: dict[str, float] = {}
@@ -112,17 +112,13 @@ def estimate(experience: Experience, settings: TrainingSettings, beta: float) ->
     )
     metrics["reward/shaped_mean"] = shaped_B.mean().item()
     kl_BT = None
-    if settings.needs_reference:
+    if settings.needs_reference and not settings.kl.as_loss:
         kl_BT = kl.kl_per_token(
             experience.padded("old_logprobs"), experience.padded("ref_logprobs"), mask_BT, settings.kl.estimator
         )
-        k1_BT = kl.kl_per_token(experience.padded("old_logprobs"), experience.padded("ref_logprobs"), mask_BT, "k1")
-        metrics["kl/mean"] = k1_BT.sum(-1).mean().item()
-        metrics["kl/beta"] = beta
     estimator = settings.advantage.estimator
     shaped_B, _ = advantages.group_scores(shaped_B, experience.group_B, estimator)
-    in_reward = kl_BT is not None and not settings.kl.as_loss
-    rewards_BT = shaping.place_rewards(shaped_B, kl_BT if in_reward else None, beta, mask_BT)
+    rewards_BT = shaping.place_rewards(shaped_B, kl_BT, beta, mask_BT)
     if estimator == "gae":
         values_BT = experience.padded("old_values")
         advantages_BT, returns_BT = advantages.gae(
@@ -136,6 +132,15 @@ def estimate(experience: Experience, settings: TrainingSettings, beta: float) ->
     metrics["advantage/std"] = advantages_BT[mask_BT].std(correction=0).item() if mask_BT.any() else 0.0
     experience.spread("advantages", advantages.whiten(advantages_BT, mask_BT, mode))
     return metrics
+
+
+def reference_metrics(experience: Experience, settings: TrainingSettings, beta: float) -> dict[str, float]:
+    """How far the policy is from the reference, by the fields `old_logprobs` and `ref_logprobs`."""
+    if not settings.needs_reference:
+        return {}
+    old_BT, reference_BT = experience.padded("old_logprobs"), experience.padded("ref_logprobs")
+    k1_BT = kl.kl_per_token(old_BT, reference_BT, experience.mask_BT, "k1")
+    return {"kl/mean": k1_BT.sum(-1).mean().item(), "kl/beta": beta}
 
 
 def whitening(settings: TrainingSettings) -> advantages.Whiten:

@@ -11,6 +11,7 @@ from rlctl.algorithms.policy_loss import PolicyLoss, cispo_loss, gspo_loss, ppo_
 from rlctl.algorithms.supervised import sft_loss
 from rlctl.learner.loss import Batch, LossFn, LossOutput, Totals
 from rlctl.trainer.config import TrainingSettings
+from rlctl.trainer.own_pass import OwnPass
 
 
 def aggregation(settings: TrainingSettings) -> Aggregation:
@@ -22,11 +23,11 @@ def aggregation(settings: TrainingSettings) -> Aggregation:
     return "constant" if settings.advantage.estimator == "dr_grpo" else "token"
 
 
-def policy_objective(settings: TrainingSettings, beta: float) -> LossFn:
+def policy_objective(settings: TrainingSettings, beta: float, own: OwnPass | None = None) -> LossFn:
     """Loss over a micro-batch: policy term, KL to the reference (`kl.as_loss`), entropy bonus.
 
     Reads the fields `advantages`, `old_logprobs`, `weights` where there is an off-policy correction, and
-    `ref_logprobs` where there is a reference.
+    `ref_logprobs` where there is a reference; with `own`, old log-probs and weights are those of this very pass.
     """
     mode = aggregation(settings)
 
@@ -42,7 +43,8 @@ def policy_objective(settings: TrainingSettings, beta: float) -> LossFn:
             )
 
         tokens = batch.mask_BT.sum()
-        term = _policy_term(settings, batch, batch.logprobs_BT)
+        fields = batch.fields if own is None else batch.fields | own.fields(batch)
+        term = _policy_term(settings, batch, fields)
         metrics: dict[str, tuple[Tensor | float, Tensor | float]] = {**term.metrics}
         total = mean(term.loss_BT)
         if settings.kl.as_loss and settings.needs_reference:
@@ -76,8 +78,8 @@ def ptx_objective(coef: float) -> LossFn:
     return loss
 
 
-def _policy_term(settings: TrainingSettings, batch: Batch, logprobs_BT: Tensor) -> PolicyLoss:
-    fields, mask_BT = batch.fields, batch.mask_BT
+def _policy_term(settings: TrainingSettings, batch: Batch, fields: dict[str, Tensor]) -> PolicyLoss:
+    logprobs_BT, mask_BT = batch.logprobs_BT, batch.mask_BT
     old_BT, advantages_BT = fields["old_logprobs"], fields["advantages"]
     weights_BT = fields.get("weights")
     kind, low, high = settings.loss.kind, settings.loss.clip_low, settings.loss.clip_high

@@ -1,6 +1,6 @@
 """One training step on the learner's side, run by every rank alike.
 
-settled step ─► sequences ─► old log-probs (each rank its share, then gathered)
+settled step ─► sequences ─► old log-probs (each rank its share, then gathered; or the update's own, see `own_pass`)
                              values (rank 0 asks the critic meanwhile)
                          ─► advantages ─► passes × minibatches of optimizer steps (the critic's beside them),
                                           each with a batch of given examples where `ptx` is set
@@ -18,10 +18,12 @@ from rlctl.learner.batch import share_out
 from rlctl.learner.distributed import broadcast_bytes, gather_ragged
 from rlctl.learner.learner import Learner
 from rlctl.learner.sequence import Sequence
+from rlctl.trainer import own_pass
 from rlctl.trainer.config import TrainerConfig
 from rlctl.trainer.critic import CriticLink
-from rlctl.trainer.experience import Experience, correct, estimate, read, rollout_metrics
+from rlctl.trainer.experience import Experience, correct, estimate, read, reference_metrics, rollout_metrics
 from rlctl.trainer.objective import policy_objective
+from rlctl.trainer.own_pass import OwnPass
 from rlctl.trainer.ptx import PretrainMix
 from rlctl.v1 import journal_pb2
 
@@ -55,11 +57,21 @@ class Updater:
         values = None
         if config.needs_critic and self._critic is not None:
             values = self._critic.values(experience.sequences)
-        self._recompute_logprobs(experience)
+        frozen = order.settled.step < config.train.freezing_actor_steps
+        own = OwnPass(config, experience.sequences) if own_pass.is_enough(config) and not frozen else None
+        metrics = rollout_metrics(experience)
+        if own is None:
+            local = self._learner.logprobs(self._mine(experience.sequences), config.sampling.temperature)
+            self._share_logprobs(experience, local)
+            metrics |= correct(experience, config)
         if config.needs_critic:
             self._share_values(experience, values)
-        metrics = rollout_metrics(experience) | correct(experience, config) | estimate(experience, config, order.beta)
-        return metrics | self._optimise(experience, order)
+        metrics |= estimate(experience, config, order.beta)
+        metrics |= self._optimise(experience, order, own)
+        if own is not None:
+            self._share_logprobs(experience, [own.of(sequence) for sequence in self._mine(experience.sequences)])
+            metrics |= correct(experience, config)
+        return metrics | reference_metrics(experience, config, order.beta)
 
     def _mine(self, sequences: list[Sequence]) -> list[Sequence]:
         return self._shares(sequences)[self._rank]
@@ -69,11 +81,12 @@ class Updater:
         shares = share_out([len(sequence) for sequence in sequences], self._world_size)
         return [[sequences[index] for index in share] for share in shares]
 
-    def _recompute_logprobs(self, experience: Experience) -> None:
-        """`old_logprobs`: under the weights of the trainer before the step, at the sampling temperature."""
-        shares = self._shares(experience.sequences)
-        local = self._learner.logprobs(shares[self._rank], self._config.sampling.temperature)
-        for share, parts in zip(shares, gather_ragged(local), strict=True):
+    def _share_logprobs(self, experience: Experience, local: list[torch.Tensor]) -> None:
+        """`old_logprobs` of all sequences: under the weights before the step, at the sampling temperature.
+
+        `local` are those of this rank's share.
+        """
+        for share, parts in zip(self._shares(experience.sequences), gather_ragged(local), strict=True):
             for sequence, logprobs in zip(share, parts, strict=True):
                 sequence.fields["old_logprobs"] = logprobs
 
@@ -90,7 +103,7 @@ class Updater:
         for sequence, piece in zip(experience.sequences, parts, strict=True):
             sequence.fields["old_values"] = piece
 
-    def _optimise(self, experience: Experience, order: journal_pb2.TrainOrder) -> dict[str, float]:
+    def _optimise(self, experience: Experience, order: journal_pb2.TrainOrder, own: OwnPass | None) -> dict[str, float]:
         config = self._config
         step = order.settled.step
         batches = list(minibatches(experience.sequences, config, step))
@@ -100,7 +113,7 @@ class Updater:
         sums: dict[str, float] = {}
         first: dict[str, float] = {}
         if step >= config.train.freezing_actor_steps:
-            objective = policy_objective(config, order.beta)
+            objective = policy_objective(config, order.beta, own)
             for batch in batches:
                 part = self._learner.step(
                     self._mine(batch),
