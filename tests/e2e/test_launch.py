@@ -25,12 +25,15 @@ from rlctl.rpc.config import ChannelConfig
 from support.launched import START_S, LaunchedRun, tiny_recipe
 
 STEPS = 6
+#: Of the recipe, instead of the tokenizer's own.
+CHAT_TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m['content'] }}{% endfor %}"
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaunchedRun]:
     """Paused after its first step."""
-    run = LaunchedRun(tiny_recipe(tmp_path_factory.mktemp("launch"), train__steps=STEPS))
+    chat = {"data__apply_chat_template": True, "data__chat_template": CHAT_TEMPLATE}
+    run = LaunchedRun(tiny_recipe(tmp_path_factory.mktemp("launch"), train__steps=STEPS, **chat))
     try:
         run.start()
         run.until_step(1)
@@ -143,9 +146,10 @@ def test_what_a_finished_run_leaves(run: LaunchedRun) -> None:
     names = {"nats-0", "generation-0", "reward-0", "reference-0", "critic-0", "rollout-0", "trainer-0"}
     assert {path.stem for path in (run.path / "logs").glob("*.log")} == names
     assert list((run.path / "checkpoints").glob("step-*/actor/engine/zero_pp_rank_0_mp_rank_00_optim_states.pt"))
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
     AutoModelForCausalLM.from_pretrained(summary["model"])
+    assert AutoTokenizer.from_pretrained(summary["model"]).chat_template == CHAT_TEMPLATE
     again = subprocess.run(
         [sys.executable, "-m", "rlctl.cli.main", "launch", "ppo", str(run.recipe)],
         capture_output=True,

@@ -34,7 +34,8 @@ from support.tiny import tiny_llama
 
 pytestmark = pytest.mark.anyio
 
-SEQUENCES = [([1, 20, 21], [30, 31, 2]), ([1], [44]), ([1, 9, 9, 9, 9, 9], [12, 13]), ([5, 6], [7, 8, 9, 10, 11, 2])]
+#: Two share a prompt.
+SEQUENCES = [([1, 20, 21], [30, 31, 2]), ([1], [44]), ([5, 6], [12, 13]), ([5, 6], [7, 8, 9, 10, 11, 2])]
 #: Tokens of the model with the wide vocabulary.
 WIDE = 3000
 

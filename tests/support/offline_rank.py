@@ -1,8 +1,8 @@
 """One rank of the offline objectives' gradient test: the same step of each, split in many ways.
 
-    offline_rank.py POLICY_FOLDER OTHER_FOLDER OUT.safetensors STAGES
+    offline_rank.py POLICY_FOLDER OTHER_FOLDER OUT.safetensors STAGES TEACHER_ADDRESS
 
-The other model is the reference of DPO and KTO, and the teacher of distillation.
+The other model is the reference of DPO and KTO, and the teacher of distillation, which a service has too.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ from rlctl.data.process import Steps
 from rlctl.data.supervised import Example
 from rlctl.learner.config import LearnerConfig, OptimizerConfig
 from rlctl.learner.learner import Learner
-from rlctl.models.load import load_causal_lm, load_value_model
+from rlctl.models.load import load_causal_lm, load_tokenizer, load_value_model
 from rlctl.offline import dpo, kd, kto, prm, rm, sft
-from rlctl.offline.config import DPOConfig, KTOConfig, ReferenceOptions
+from rlctl.offline.config import DPOConfig, KTOConfig, ReferenceOptions, TeacherServiceConfig
 from rlctl.offline.objective import Item, Objective
 from rlctl.offline.reference import Reference
+from rlctl.offline.served_teacher import ServedTeacher
+from rlctl.offline.teacher import LocalTeacher, Teacher
 
 #: (packing, tokens of a micro-batch)
 SPLITS = [(False, 4096), (True, 4096), (True, 40), (False, 60)]
@@ -74,7 +76,7 @@ def reference(folder: str, learner: LearnerConfig, precompute: bool) -> Referenc
 
 
 def objectives(
-    policy: Path, other: Path, config: LearnerConfig
+    policy: Path, other: Path, config: LearnerConfig, address: str
 ) -> dict[str, tuple[list[Item], Callable[[], Objective]]]:
     """By name: the items, and what makes the objective."""
     examples, pairs, judged, steps = draw()
@@ -92,9 +94,11 @@ def objectives(
         settings = KTOConfig(data=data, beta=BETA, desirable_weight=1.5, undesirable_weight=0.5)
         return kto.KTOObjective(learner(), settings, reference(str(other), config, precompute=True))
 
-    def distillation() -> Objective:
-        teacher = load_causal_lm(other, "float32")
-        return kd.KDObjective(learner(forward=partial(kd.DistillForward, teacher=teacher)), alpha=0.7)
+    def distillation(served: bool) -> Objective:
+        teacher: Teacher = LocalTeacher(load_causal_lm(other, "float32"))
+        if served:
+            teacher = ServedTeacher(TeacherServiceConfig(addresses=[address]), load_tokenizer(policy))
+        return kd.KDObjective(learner(forward=partial(kd.DistillForward, teacher=teacher)), 0.7, teacher)
 
     def process(soft: bool) -> Objective:
         return prm.PRMObjective(learner(forward=partial(prm.RewardForward, tokens=TOKENS)), soft=soft)
@@ -113,7 +117,8 @@ def objectives(
         "dpo-precomputed": (both, lambda: preference(label_smoothing=0.1, nll_coef=0.2, precompute=True)),
         "ipo": (both, lambda: preference(loss="ipo", length_normalized=True)),
         "kto": (kto.to_items(judged), judgement),
-        "kd": (given, distillation),
+        "kd": (given, lambda: distillation(served=False)),
+        "kd-served": (given, lambda: distillation(served=True)),
         "prm": (worked, lambda: process(soft=False)),
         "prm-soft": (worked, lambda: process(soft=True)),
     }
@@ -131,10 +136,10 @@ def configs(stages: str) -> dict[str, LearnerConfig]:
     return found
 
 
-def main(policy: str, other: str, out: str, stages: str) -> None:
+def main(policy: str, other: str, out: str, stages: str, address: str) -> None:
     found: dict[str, torch.Tensor] = {}
     for kind, config in configs(stages).items():
-        for name, (items, make) in objectives(Path(policy), Path(other), config).items():
+        for name, (items, make) in objectives(Path(policy), Path(other), config, address).items():
             objective = make()
             objective.prepare(items, [])
             learner = objective.learner
@@ -147,6 +152,7 @@ def main(policy: str, other: str, out: str, stages: str) -> None:
                 found[key] = learner.gradient
                 measured = objective.measure(items)
                 found[f"{key}.loss"] = torch.tensor([metrics["loss"], measured["loss"], measured["accuracy"]])
+            objective.close()
     if torch.distributed.get_rank() == 0:
         save_file(found, out)
 

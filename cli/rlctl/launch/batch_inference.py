@@ -14,6 +14,7 @@ from rlctl.bus.config import BusConfig
 from rlctl.clients.answers import KEY
 from rlctl.clients.generation import text_request
 from rlctl.core.errors import ConfigError
+from rlctl.core.lock import only_writer
 from rlctl.data.condition import with_target
 from rlctl.data.config import DataConfig
 from rlctl.data.filters import select_rows
@@ -67,12 +68,20 @@ def generate_file(job: BatchJob, serve: Callable[[ExitStack], Served], say: Call
     """Answers what the output lacks; `serve` reaches or starts the service, and is called only if it is needed.
 
     Every answer is in the file as soon as it is there; at the end the file is in the input's order. Raises ConfigError
-    where the file holds anything else, and what the calls raise.
+    where the file holds anything else, FailedPreconditionError while another process writes it, and what the calls
+    raise.
     """
     questions, counts = read_questions(job)
     taken = ", ".join(f"{name} {count}" for name, count in counts.items() if count and name != "rows")
     say(f"{len(questions)} prompts of {counts['rows']} rows" + (f" ({taken})" if taken else ""))
     job.output.parent.mkdir(parents=True, exist_ok=True)
+    with only_writer(job.output, "wait for it, end it, or name another --output"):
+        return _answer(job, questions, serve, say)
+
+
+def _answer(
+    job: BatchJob, questions: list[Question], serve: Callable[[ExitStack], Served], say: Callable[[str], None]
+) -> BatchEnd:
     file = answers_file(job.output, questions)
     asked = len(file.missing)
     if asked:

@@ -40,6 +40,7 @@ def main() -> int:
 
 def export(config: ExporterConfig) -> None:
     """Raises DataLossError when the checkpoint is not what its manifest says."""
+    from rlctl.data.template import tokenizer_to_save
     from rlctl.learner.learner import Learner
     from rlctl.models.load import load_causal_lm, load_tokenizer
     from rlctl.models.source import resolve
@@ -50,7 +51,7 @@ def export(config: ExporterConfig) -> None:
     model = load_causal_lm(folder, actor.dtype, actor.attention, trust_remote_code=actor.trust_remote_code)
     learner = Learner(model, actor, total_steps=1)
     learner.load(config.checkpoint / "actor")
-    learner.save_hf(config.output, load_tokenizer(folder))
+    learner.save_hf(config.output, tokenizer_to_save(config.trainer.data.parts, load_tokenizer(folder)))
 
 
 if __name__ == "__main__":

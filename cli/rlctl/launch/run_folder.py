@@ -27,6 +27,7 @@ from rlctl.core.errors import ConfigError, FailedPreconditionError, NotFoundErro
 from rlctl.launch.loop_recipe import LOOP_RECIPES, Loop
 from rlctl.launch.recipe import Recipe
 from rlctl.launch.training_recipe import TRAINING_RECIPES, TrainingRecipe
+from rlctl.rpc.config import ChannelConfig
 
 #: Settings that decide what was issued, how a step was made of it, and what a checkpoint looks like.
 BINDING = (
@@ -40,6 +41,7 @@ CHANGEABLE = (
     "learner.threads", "learner.micro_batch_tokens", "learner.packing", "learner.attention", "learner.logits_chunk",
     "learner.gradient_checkpointing", "learner.compile_layers", "learner.overlap_comm", "learner.optimizer",
     "reference.batch_tokens",
+    *(f"teacher_service.{name}" for name in ChannelConfig.model_fields),
 )  # fmt: skip
 #: Settings of a loop with which it may go on; those of a round's training are looked at when that goes on.
 LOOP_CHANGEABLE = (

@@ -57,7 +57,7 @@ TRAINING_RECIPES: dict[Job, type[TrainingRecipe]] = {
 def models_of(recipe: TrainingRecipe) -> dict[str, str]:
     """Every model that a job reads, by the setting that names it."""
     named = {"model": recipe.model}
-    if isinstance(recipe, KDConfig):
+    if isinstance(recipe, KDConfig) and recipe.teacher:
         named["teacher"] = recipe.teacher
     if isinstance(recipe, DPOConfig | KTOConfig):
         named["reference.model"] = recipe.reference.model

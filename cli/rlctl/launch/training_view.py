@@ -15,6 +15,7 @@ from rlctl.launch import memory
 from rlctl.launch.monitor import Pace, Rows
 from rlctl.launch.spec import Plan
 from rlctl.launch.training_recipe import TrainingRecipe, models_of
+from rlctl.offline.config import KDConfig
 
 #: Seconds between lines where there is no terminal.
 LINE_S = 10.0
@@ -103,6 +104,10 @@ def print_training_plan(console: Console, recipe: TrainingRecipe, plan: Plan) ->
         if model:
             size = memory.model_size(model)
             lines[name] = f"{model} ({size.billions if size else 'size not known'})"
+    if isinstance(recipe, KDConfig) and recipe.teacher_service is not None:
+        service = recipe.teacher_service
+        told = f"its {service.top_k} likeliest tokens" if service.top_k else "all tokens"
+        lines["teacher"] = f"served at {', '.join(service.addresses)}, {told} ({service.dtype})"
     for data in recipe.data:
         lines["data"] = ", ".join([*([lines["data"]] if "data" in lines else []), _source(data)])
     if recipe.eval_data is not None:

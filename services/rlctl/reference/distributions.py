@@ -8,7 +8,7 @@ from rlctl.algorithms.distill import Told, tell
 from rlctl.algorithms.logprobs import CHUNK_ELEMENTS
 from rlctl.learner.batch import MicroBatch
 from rlctl.learner.forward import LogprobHead, PolicyForward, backbone_states, split
-from rlctl.models.attention import take
+from rlctl.models.rows import take
 
 
 def distributions(policy: PolicyForward, batch: MicroBatch, temperature: float, top_k: int) -> list[Told]:

@@ -71,10 +71,10 @@ class ReferenceEngine:
     def distributions(self, sequences: Seq[Sequence], temperature: float, top_k: int) -> list[Told]:
         """The distributions at the response tokens of each sequence, in order; see `rlctl.algorithms.distill.tell`."""
         results: list[Told] = [Told(torch.empty(0))] * len(sequences)
-        packing = self._config.packing
-        for indices in plan([len(s) for s in sequences], self._config.batch_tokens, packing):
+        packing, shared = self._config.packing, self._shared
+        for indices in plan(sequences, self._config.batch_tokens, packing, shared=shared):
             chosen = [sequences[index] for index in indices]
-            batch = collate(chosen, packing=packing, trained_only=False, device=self._device)
+            batch = collate(chosen, packing=packing, trained_only=False, device=self._device, shared=shared)
             for index, part in zip(indices, distributions(self._forward, batch, temperature, top_k), strict=True):
                 results[index] = part
         return results

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from transformers import AutoTokenizer
 
 from rlctl.core.errors import ConfigError
 from rlctl.data.config import PromptDataConfig, SupervisedDataConfig
 from rlctl.data.prompts import load_prompts
 from rlctl.data.supervised import load_supervised
+from rlctl.data.template import tokenizer_to_save
 from rlctl.models.load import load_tokenizer
 from support.tiny import tiny_llama
 
@@ -80,6 +82,26 @@ def test_text_and_chats_go_through_the_chat_template_with_one_bos(data, tokenize
     assert prompts[0].prompt_ids.count(tokenizer.bos_token_id) == 1
     assert prompts[0].prompt_ids[0] == tokenizer.bos_token_id
     assert tokenizer.decode(prompts[0].prompt_ids[1:]) == prompts[0].text
+
+
+def test_a_model_is_saved_with_the_chat_template_it_was_trained_with(tokenizer, tmp_path, caplog):
+    """That of the first data set that has one; plain text leaves the tokenizer's own."""
+    file = tmp_path / "template.jinja"
+    file.write_text("{{ messages[0]['content'] }}?")
+    plain = SupervisedDataConfig(path="x")
+    given = PromptDataConfig(path="y", apply_chat_template=True, chat_template=str(file))
+    own = PromptDataConfig(path="z", apply_chat_template=True)
+    own_template = tokenizer.chat_template
+    assert tokenizer_to_save([plain], tokenizer) is tokenizer
+    tokenizer_to_save([plain, given], tokenizer).save_pretrained(tmp_path / "saved")
+    saved = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert saved.chat_template == "{{ messages[0]['content'] }}?"
+    assert saved.get_vocab() == tokenizer.get_vocab()
+    assert tokenizer_to_save(PromptDataConfig(mixture=[own]).parts, tokenizer).chat_template == own_template
+    assert tokenizer.chat_template == own_template
+    assert not caplog.records
+    assert tokenizer_to_save([own, given], tokenizer).chat_template == own_template
+    assert "several chat templates" in caplog.text
 
 
 def test_plain_text_gets_what_the_tokenizer_writes_once(data):

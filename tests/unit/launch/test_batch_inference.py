@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rlctl.core.config import validate
-from rlctl.core.errors import ConfigError
+from rlctl.core.errors import ConfigError, FailedPreconditionError
+from rlctl.core.lock import only_writer
 from rlctl.data.config import DataConfig
 from rlctl.launch.batch_inference import BatchJob, generate_file, read_questions
 from rlctl.v1.generation_pb2 import SamplingParams
@@ -62,6 +64,14 @@ def test_columns_that_the_answers_have_too_are_refused(tmp_path):
         read_questions(job(tmp_path, [{"prompt": "1+1=", "output": "2"}]))
     with pytest.raises(ConfigError, match="it has: question"):
         read_questions(job(tmp_path, [{"question": "1+1="}]))
+
+
+def test_a_file_that_another_writes_is_not_touched(tmp_path):
+    work = job(tmp_path, [{"prompt": "1+1="}])
+    work.output.write_text('{"half": ')
+    with only_writer(work.output, ""), pytest.raises(FailedPreconditionError, match=rf"process {os.getpid()} on"):
+        generate_file(work, lambda stack: pytest.fail("it asked"), print)
+    assert work.output.read_text() == '{"half": '
 
 
 def test_a_finished_file_needs_no_service(tmp_path):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.cli.launch import LOOPS, TRAININGS, read_loop_recipe, read_training_recipe
+from rlctl.cli.launch import CHAIN, LOOPS, TRAININGS, read_chain_recipe, read_loop_recipe, read_training_recipe
 from rlctl.core.errors import ConfigError, FailedPreconditionError, NotFoundError
 from rlctl.launch.prepare import ARITHMETIC, UNTRAINED
 from rlctl.launch.recipe import recipe_names
@@ -69,6 +69,43 @@ def test_a_frozen_model_counts_where_it_stays_in_memory():
     assert need("reference.precompute=false") - need() == pytest.approx(14, rel=0.01)
 
 
+SERVED = ("teacher=none", 'teacher_service.addresses=["127.0.0.1:50053"]')
+
+
+def test_a_served_teacher_is_no_ranks_burden():
+    """14 billion numbers of two bytes, which a teacher in memory takes on every GPU."""
+    recipe, plan = planned("kd", "kd-7b", *SERVED, gpu=True)
+    _, local = planned("kd", "kd-7b", gpu=True)
+    assert local.processes[0].gpu_memory_gb - plan.processes[0].gpu_memory_gb == pytest.approx(28, abs=2)
+    check_training(recipe, plan, here=False, gpus=None)
+    told = plan.processes[0].config["run"]
+    assert (told["teacher"], told["teacher_service"]["addresses"]) == (None, ["127.0.0.1:50053"])
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (SERVED[1:], "set teacher or teacher_service, not both"),
+        (SERVED[:1], "a teacher is missing: set teacher"),
+        (["teacher=none", "teacher_service.top_k=4"], r"teacher_service\.addresses: Field required"),
+    ],
+)
+def test_there_is_one_teacher(arguments, words):
+    with pytest.raises(ConfigError, match=words):
+        read_training_recipe("kd", list(arguments))
+
+
+def test_a_training_goes_on_with_a_teacher_at_another_address(tmp_path):
+    folder = RunFolder(tmp_path / "kd")
+    folder.path.mkdir()
+    here = f"runs_dir={tmp_path}"
+    folder.write_recipe(read_training_recipe("kd", [here, *SERVED]))
+    moved = [here, SERVED[0], 'teacher_service.addresses=["127.0.0.1:6"]', "teacher_service.timeout_s=9"]
+    folder.refuse_other_training(read_training_recipe("kd", moved))
+    with pytest.raises(ConfigError, match=r"teacher_service\.top_k: 0 -> 4"):
+        folder.refuse_other_training(read_training_recipe("kd", [*moved, "teacher_service.top_k=4"]))
+
+
 def test_faults_are_told_at_once():
     told = faults("rm", "model=./absent", "learner.ranks=128", "cluster.nodes=2")
     for part in (
@@ -118,7 +155,9 @@ def test_every_recipe_says_its_job():
     loops = {"conditional-sft": "rejection-sampling"} | {job: job for job in LOOPS}
     for name in recipe_names("offline"):
         job = name.removesuffix("-7b")
-        if job in loops:
+        if job == CHAIN:
+            assert read_chain_recipe([name]).job == CHAIN
+        elif job in loops:
             assert read_loop_recipe(loops[job], [name]).job == loops[job]
         else:
             assert read_training_recipe(job, [name]).job == job

@@ -13,13 +13,14 @@ from torch.nn.functional import logsigmoid
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from rlctl.models.load import load_value_model
+from rlctl.rpc.own import own_service
 from support.offline_rank import BETA, COUNT, TOKENS, draw
 from support.ranks import ROOT, run_ranks
 from support.tiny import tiny_llama
 
 pytestmark = pytest.mark.timeout(600)
 SCRIPT = ROOT / "tests" / "support" / "offline_rank.py"
-OBJECTIVES = ("sft", "rm", "dpo", "dpo-precomputed", "ipo", "kto", "kd", "prm", "prm-soft")
+OBJECTIVES = ("sft", "rm", "dpo", "dpo-precomputed", "ipo", "kto", "kd", "kd-served", "prm", "prm-soft")
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +35,12 @@ def found(folders: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) 
     """By objective, then by split: the gradient, and `.loss`: loss of the step, loss and accuracy of a measurement."""
     out = tmp_path_factory.mktemp("gradients")
     by_objective: dict[str, dict[str, Tensor]] = defaultdict(dict)
-    for ranks, stages in ((1, "0"), (2, "0,3")):
-        run_ranks(SCRIPT, ranks, *map(str, folders), str(out / f"{ranks}"), stages)
-        for key, value in load_file(out / f"{ranks}").items():
-            objective, split = key.split("/", 1)
-            by_objective[objective][f"{ranks} ranks/{split}"] = value
+    with own_service("reference", {"model": str(folders[1]), "dtype": "float32"}, out / "reference.log") as teacher:
+        for ranks, stages in ((1, "0"), (2, "0,3")):
+            run_ranks(SCRIPT, ranks, *map(str, folders), str(out / f"{ranks}"), stages, teacher.address)
+            for key, value in load_file(out / f"{ranks}").items():
+                objective, split = key.split("/", 1)
+                by_objective[objective][f"{ranks} ranks/{split}"] = value
     return by_objective
 
 
@@ -132,6 +134,7 @@ BY_HAND = {
     "ipo": ipo_by_hand,
     "kto": kto_by_hand,
     "kd": kd_by_hand,
+    "kd-served": kd_by_hand,
     "prm": lambda policy, other: prm_by_hand(policy, soft=False),
     "prm-soft": lambda policy, other: prm_by_hand(policy, soft=True),
 }

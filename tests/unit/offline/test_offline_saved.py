@@ -125,6 +125,19 @@ def test_policies_load_and_give_the_same_measures_again(models, tmp_path, job):
     assert seen[0].held_out == pytest.approx(end.held_out, rel=1e-4, abs=1e-5)
 
 
+@pytest.mark.parametrize("job", ["sft", "rm"])
+def test_the_chat_template_of_the_data_is_saved_with_the_model(models, tmp_path, job):
+    """So that whoever chats with it, or scores with it, writes prompts as in training."""
+    template = "{{ bos_token }}{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}\n{% endfor %}"
+    tree = settings(job, *models, tmp_path, steps=1, eval_steps=0)
+    chat = {"apply_chat_template": True, "chat_template": template}
+    tree |= {"data": [tree["data"][0] | chat], "eval_data": tree["eval_data"] | chat}
+    run(tree)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "runs" / job / "model")
+    assert tokenizer.chat_template == template
+    assert (tokenizer.pad_token_id != tokenizer.eos_token_id) or job != "rm"
+
+
 def test_a_teacher_with_another_vocabulary_is_refused(models, tmp_path):
     tree = settings("kd", *models, tmp_path)
     other = tiny_llama(tmp_path / "other", hidden=32)

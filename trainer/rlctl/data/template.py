@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from rlctl.core.errors import ConfigError, NotFoundError
-from rlctl.data.config import TextConfig
+from rlctl.data.config import SourceConfig, TextConfig
 
+logger = logging.getLogger(__name__)
 Message = dict[str, Any]
 
 
@@ -27,6 +29,19 @@ def tokenizer_for(config: TextConfig, tokenizer: Any) -> Any:
             "input_template instead"
         )
     return tokenizer
+
+
+def tokenizer_to_save(configs: Iterable[SourceConfig], tokenizer: Any) -> Any:
+    """The tokenizer that belongs to a model trained on these data sets: with the chat template that they put prompts
+    through, so that whoever talks to the model uses the same.
+
+    Where they use several, it is that of the first, and a warning says so.
+    """
+    chats = [each for each in configs if isinstance(each, TextConfig) and each.apply_chat_template]
+    tokenizers = [tokenizer_for(config, tokenizer) for config in chats]
+    if len({str(each.chat_template) for each in tokenizers}) > 1:
+        logger.warning("the data sets use several chat templates; the model is saved with that of the first")
+    return tokenizers[0] if tokenizers else tokenizer
 
 
 def _template_text(given: str) -> str:

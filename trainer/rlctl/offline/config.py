@@ -17,6 +17,7 @@ from rlctl.data.config import (
     check_probabilities,
 )
 from rlctl.learner.config import LearnerConfig
+from rlctl.rpc.config import ChannelConfig
 from rlctl.trainer.config import CheckpointConfig
 
 
@@ -195,6 +196,17 @@ class KTOConfig(OfflineConfig):
         return self
 
 
+class TeacherServiceConfig(ChannelConfig):
+    """A teacher behind the reference service (`rlctl serve reference`), and what it is asked for."""
+
+    addresses: list[str] = Field(min_length=1)
+    """`host:port` of each replica that serves the teacher."""
+    top_k: int = Field(0, ge=0)
+    """Tokens of a distribution that the teacher tells, the likeliest; all others count as one more. 0: all tokens."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type in which log-probs travel."""
+
+
 class KDConfig(OfflineConfig):
     """Distillation: the student learns the teacher's distribution over every next token of given responses."""
 
@@ -203,10 +215,22 @@ class KDConfig(OfflineConfig):
     """Prompts and responses: data sets, put together or mixed by their probabilities."""
     eval_data: SupervisedDataConfig | None = None
     """Held-out prompts and responses."""
-    teacher: str
-    """Folder or hub name of the teacher, which has the student's vocabulary."""
+    teacher: str | None = None
+    """Folder or hub name of the teacher, which has the student's vocabulary; every rank holds it."""
+    teacher_service: TeacherServiceConfig | None = None
+    """Instead of `teacher`: one that is served already, for all ranks."""
     alpha: float = Field(0.5, ge=0, le=1)
     """Weight of the teacher's distribution; the rest is cross-entropy on the given tokens."""
+
+    @model_validator(mode="after")
+    def _one_teacher(self) -> KDConfig:
+        if not self.teacher and self.teacher_service is None:
+            raise ValueError(
+                "a teacher is missing: set teacher (a model), or teacher_service.addresses (of a reference service)"
+            )
+        if self.teacher and self.teacher_service is not None:
+            raise ValueError("set teacher or teacher_service, not both (teacher=none clears the recipe's)")
+        return self
 
 
 class PRMConfig(OfflineConfig):

@@ -28,6 +28,8 @@ from rlctl.offline.config import (
 )
 from rlctl.offline.objective import Item, Objective
 from rlctl.offline.reference import Reference
+from rlctl.offline.served_teacher import ServedTeacher
+from rlctl.offline.teacher import LocalTeacher, Teacher, check_tokenizers
 
 
 @dataclass(frozen=True)
@@ -78,12 +80,22 @@ def _kto(config: KTOConfig, place: Place) -> Objective:
 
 
 def _kd(config: KDConfig, place: Place) -> Objective:
+    teacher = _teacher(config, place)
+    try:
+        learner = _policy_learner(config, place, forward=partial(kd.DistillForward, teacher=teacher))
+    except BaseException:
+        teacher.close()
+        raise
+    return kd.KDObjective(learner, config.alpha, teacher)
+
+
+def _teacher(config: KDConfig, place: Place) -> Teacher:
+    if config.teacher_service is not None:
+        return ServedTeacher(config.teacher_service, place.tokenizer)
+    assert config.teacher is not None
     folder = resolve(config.teacher)
-    kd.check_tokenizers(place.tokenizer, load_tokenizer(folder, config.learner.trust_remote_code))
-    # The learner has set the device by the time it wraps the model.
-    teacher = _load(folder, config.learner)
-    learner = _policy_learner(config, place, forward=partial(kd.DistillForward, teacher=teacher))
-    return kd.KDObjective(learner, config.alpha)
+    check_tokenizers(place.tokenizer, load_tokenizer(folder, config.learner.trust_remote_code))
+    return LocalTeacher(_load(folder, config.learner))
 
 
 def _prm(config: PRMConfig, place: Place) -> Objective:

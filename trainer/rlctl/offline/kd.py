@@ -1,29 +1,33 @@
 """Distillation: the student learns the teacher's distribution over every next token of given responses.
 
-K wanted tokens, B sequences, T response tokens, D and E hidden sizes of student and teacher, V vocabulary.
+K wanted tokens, B sequences, T response tokens, D hidden size, V vocabulary.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
+
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from rlctl.algorithms.aggregate import aggregate
-from rlctl.algorithms.distill import distillation_loss, soft_cross_entropy
+from rlctl.algorithms.distill import distillation_loss
 from rlctl.algorithms.masking import masked
 from rlctl.core.errors import ConfigError
 from rlctl.learner.batch import MicroBatch
-from rlctl.learner.forward import LogprobHead, PolicyForward, backbone_states, everywhere
+from rlctl.learner.forward import PolicyForward, backbone_states, everywhere
 from rlctl.learner.learner import Learner
 from rlctl.learner.loss import Batch, LossOutput, Totals
+from rlctl.learner.sequence import Sequence
 from rlctl.models.rows import take
-from rlctl.offline.objective import Objective
+from rlctl.offline.objective import Item, Objective
 from rlctl.offline.sft import GreedyHead, greedy_accuracy
+from rlctl.offline.teacher import Lesson, Teacher
 
 
 class DistillHead(GreedyHead):
-    """The output embedding, which also compares with a teacher's."""
+    """The output embedding, which is also compared with a teacher's distributions."""
 
     def forward(
         self,
@@ -32,20 +36,14 @@ class DistillHead(GreedyHead):
         temperature: float = 1.0,
         chunk: int | None = None,
         with_entropy: bool = False,
-        teacher_KE: Tensor | None = None,
-        teacher_VE: Tensor | None = None,
+        lesson: Lesson | None = None,
     ) -> Tensor:
-        """As its base, with rows behind: cross-entropy to the teacher and, in eval mode, the teacher's entropy.
-
-        `teacher_KE` are the teacher's states, scaled as its logits are.
-        """
+        """As its base, with one row behind: cross-entropy to the teacher."""
         outputs = super().forward(hidden_KD, targets_K, temperature, chunk, with_entropy)
-        if teacher_KE is None or teacher_VE is None:
+        if lesson is None:
             return outputs
-        rows = [soft_cross_entropy(hidden_KD * self.scale, self.weight, teacher_KE, teacher_VE)]
-        if not self.training:
-            rows.append(soft_cross_entropy(teacher_KE, teacher_VE, teacher_KE, teacher_VE))
-        return torch.cat((outputs, torch.stack(rows).to(outputs.dtype)))
+        soft_K = lesson.cross_entropy(hidden_KD * self.scale, self.weight)
+        return torch.cat((outputs, soft_K.unsqueeze(0).to(outputs.dtype)))
 
 
 class DistillForward(PolicyForward):
@@ -54,35 +52,31 @@ class DistillForward(PolicyForward):
 
     head_type = DistillHead
 
-    def __init__(self, model: PreTrainedModel, chunk: int, teacher: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, chunk: int, teacher: Teacher) -> None:
         """Raises ConfigError when the vocabularies differ in size."""
         super().__init__(model, chunk)
-        device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else None
-        # Not a submodule: neither trained, nor parted over ranks, nor saved.
-        self._teacher = (PolicyForward(teacher.to(device), chunk).requires_grad_(False).eval(),)
-        sizes = [each.get_output_embeddings().weight.shape[0] for each in (model, teacher)]
-        if sizes[0] != sizes[1]:
+        self._teacher = teacher
+        head = model.get_output_embeddings()
+        if head.weight.shape[0] != teacher.vocabulary:
             raise ConfigError(
-                f"teacher: its vocabulary has {sizes[1]} tokens and the model's {sizes[0]}; distillation compares "
-                "distributions over one vocabulary: choose a teacher of the same family"
+                f"{teacher.setting}: its vocabulary has {teacher.vocabulary} tokens and the model's "
+                f"{head.weight.shape[0]}; distillation compares distributions over one vocabulary: choose a teacher "
+                "of the same family"
             )
-        if any(each.get_output_embeddings().bias is not None for each in (model, teacher)):
-            raise ConfigError("teacher: output embeddings with a bias cannot be distilled", reason="UNSUPPORTED_MODEL")
+        if head.bias is not None:
+            raise ConfigError("model: output embeddings with a bias cannot learn by distillation")
 
     def forward(
         self, batch: MicroBatch, temperature: float = 1.0, entropy: bool = False
     ) -> Tensor | tuple[Tensor, Tensor]:
         hidden, balance = backbone_states(self.model.base_model, batch, self.balance)
         states_KD = take(hidden.flatten(0, 1), batch.states_K, batch.repeats_K)
-        teacher = self._teacher[0].model
         with torch.no_grad():
-            seen, _ = backbone_states(teacher.base_model, batch, False)
-            head = teacher.get_output_embeddings()
-            assert isinstance(head, LogprobHead)
-            teacher_KE = take(seen.flatten(0, 1), batch.states_K) * head.scale
-        found = self.model.get_output_embeddings()(
-            states_KD, batch.targets_K, temperature, self.chunk, False, teacher_KE, head.weight
-        )
+            lesson = self._teacher.lesson(batch)
+        head = self.model.get_output_embeddings()
+        found = head(states_KD, batch.targets_K, temperature, self.chunk, False, lesson)
+        if not self.training:
+            found = torch.cat((found, lesson.entropy().unsqueeze(0).to(found)))
         outputs = everywhere(found, batch)
         return outputs if balance is None else (outputs, balance)
 
@@ -90,9 +84,21 @@ class DistillForward(PolicyForward):
 class KDObjective(Objective):
     """The mean over all trained tokens of the optimizer step. Its learner's forward pass is `DistillForward`."""
 
-    def __init__(self, learner: Learner, alpha: float) -> None:
+    def __init__(self, learner: Learner, alpha: float, teacher: Teacher) -> None:
+        """`teacher` is the one that the forward pass asks."""
         super().__init__(learner)
         self._alpha = alpha
+        self._teacher = teacher
+
+    def prepare(self, items: Seq[Item], held_out: Seq[Item]) -> None:
+        self._teacher.prepare([*items, *held_out])
+
+    def share(self, items: Seq[Item]) -> list[Sequence]:
+        self._teacher.take(items)
+        return super().share(items)
+
+    def close(self) -> None:
+        self._teacher.close()
 
     def loss(self, batch: Batch, totals: Totals) -> LossOutput:
         return self._loss(batch, totals, batch.rows_BT[1])
@@ -117,14 +123,3 @@ class KDObjective(Objective):
         nll = -masked(batch.logprobs_BT, batch.mask_BT).sum().detach()
         soft = masked(soft_BT, batch.mask_BT).sum().detach()
         return LossOutput(loss, {"nll": (nll, tokens), "teacher_ce": (soft, tokens)})
-
-
-def check_tokenizers(student: PreTrainedTokenizerBase, teacher: PreTrainedTokenizerBase) -> None:
-    """Raises ConfigError unless both give every token the same id."""
-    ours, theirs = student.get_vocab(), teacher.get_vocab()
-    if ours != theirs:
-        other = next((token for token, number in theirs.items() if ours.get(token) != number), None)
-        example = (
-            f"{other!r} is {theirs[other]} there and {ours.get(other)} here" if other is not None else "it lacks tokens"
-        )
-        raise ConfigError(f"teacher: its tokenizer is another one than the model's ({example})")

@@ -53,6 +53,9 @@ class Objective:
     def finish(self, folder: Path, tokenizer: Any, measured: dict[str, float]) -> None:
         """Called on rank 0 with the saved model's folder and the last held-out measures."""
 
+    def close(self) -> None:
+        """Called at the end of the run, however it came."""
+
     def share(self, items: Seq[Item]) -> list[Sequence]:
         """This rank's sequences, each with its place."""
         mine = share_out(list(map(size, items)), distributed.world_size())[distributed.rank()]

@@ -6,6 +6,7 @@ import logging
 import math
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from rlctl.core.durable import fsync_tree
 from rlctl.core.errors import FailedPreconditionError
 from rlctl.data.load import load_data
 from rlctl.data.mix import mix
+from rlctl.data.template import tokenizer_to_save
 from rlctl.learner import distributed
 from rlctl.models.load import load_tokenizer
 from rlctl.models.source import resolve
@@ -57,23 +59,23 @@ def train(
     held_out_items = parts.to_items(held_out) if held_out is not None else []
     steps = config.steps or max(1, math.ceil(config.epochs * len(items) / config.batch_size))
     config.run_dir.mkdir(parents=True, exist_ok=True)
-    objective = parts.build(config, Place(folder, tokenizer, steps))
-    if distributed.rank() == 0:
-        _tell_data([*data.counts, *([held_out.counts] if held_out is not None else [])])
-    objective.prepare(items, held_out_items)
-    cursor = data.cursor(config.shuffle, config.seed)
-    loop = Loop(config, objective.learner, objective, items, held_out_items, cursor, steps)
-    early = config.stop if isinstance(config, SFTConfig) else None
-    if early is None:
-        end = loop.run(report, stop=stop)
-    else:
-        end = loop.run(report, partial(_period, early, config.eval_steps), partial(_enough, early), stop)
-        _check_learnt(early, end)
-    if not end.stopped:
-        _save(objective, config.run_dir / MODEL, tokenizer, end)
-    if distributed.rank() == 0:
-        write_summary(config, end, len(items), len(held_out_items))
-    return end
+    with closing(parts.build(config, Place(folder, tokenizer, steps))) as objective:
+        if distributed.rank() == 0:
+            _tell_data([*data.counts, *([held_out.counts] if held_out is not None else [])])
+        objective.prepare(items, held_out_items)
+        cursor = data.cursor(config.shuffle, config.seed)
+        loop = Loop(config, objective.learner, objective, items, held_out_items, cursor, steps)
+        early = config.stop if isinstance(config, SFTConfig) else None
+        if early is None:
+            end = loop.run(report, stop=stop)
+        else:
+            end = loop.run(report, partial(_period, early, config.eval_steps), partial(_enough, early), stop)
+            _check_learnt(early, end)
+        if not end.stopped:
+            _save(objective, config.run_dir / MODEL, tokenizer_to_save(config.training_data, tokenizer), end)
+        if distributed.rank() == 0:
+            write_summary(config, end, len(items), len(held_out_items))
+        return end
 
 
 def _period(early: AccuracyStop, usual: int, measured: dict[str, float] | None) -> int:

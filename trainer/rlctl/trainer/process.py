@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rlctl.core.durable import fsync_tree
 from rlctl.data.prompts import PromptDataset, load_prompts
+from rlctl.data.template import tokenizer_to_save
 from rlctl.learner.learner import Learner
 from rlctl.models.load import load_causal_lm, load_tokenizer
 from rlctl.models.source import resolve
@@ -89,7 +90,7 @@ def _register(
         aside = final.with_name("model.tmp")
         if ranks.rank == 0:
             shutil.rmtree(aside, ignore_errors=True)
-        learner.save_hf(aside, tokenizer)
+        learner.save_hf(aside, tokenizer_to_save(config.data.parts, tokenizer))
         if ranks.rank == 0:
             fsync_tree(aside)
             shutil.rmtree(final, ignore_errors=True)
