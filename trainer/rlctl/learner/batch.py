@@ -17,7 +17,7 @@ from torch import Tensor
 from rlctl.learner.prompts import owners
 from rlctl.learner.sequence import Sequence
 from rlctl.models.attention import Bucket, Layout
-from rlctl.models.rows import Repeats
+from rlctl.models.rows import Repeats, take
 from rlctl.models.sequence_parallel import SequenceGroup
 
 #: A bucket of a packed row ends where a sequence is shorter than this share of the bucket's longest, ...
@@ -80,6 +80,10 @@ class MicroBatch:
     def shape(self) -> tuple[int, int]:
         """`(B, T)`."""
         return self.mask_BT.shape[0], self.mask_BT.shape[1]
+
+    def wanted(self, grid_RL: Tensor) -> Tensor:
+        """Rows `[K, ...]` of a grid `[R, L, ...]` at the positions before the wanted tokens; differentiable."""
+        return take(grid_RL.flatten(0, 1), self.states_K, self.repeats_K)
 
     def attention_inputs(self, flash: bool) -> dict[str, Any]:
         """The keyword arguments by which the attention learns where sequences begin and end."""

@@ -10,7 +10,7 @@ from rlctl.algorithms.logprobs import token_logprobs
 from rlctl.core.errors import ConfigError
 from rlctl.learner.batch import MicroBatch
 from rlctl.models.moe import balance_loss, experts_per_token, routers_of
-from rlctl.models.rows import place, take
+from rlctl.models.rows import place
 from rlctl.models.value_head import ValueModel
 from rlctl.models.widen import needs_widening
 
@@ -78,7 +78,7 @@ class PolicyForward(nn.Module):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """`[1, K]` log-probs of the wanted tokens, with `entropy` `[2, K]`, float32; with `balance` its scalar too."""
         hidden, balance = backbone_states(self.model.base_model, batch, self.balance)
-        states_KD = take(hidden.flatten(0, 1), batch.states_K, batch.repeats_K)
+        states_KD = batch.wanted(hidden)
         head = self.model.get_output_embeddings()
         outputs = everywhere(head(states_KD, batch.targets_K, temperature, self.chunk, entropy), batch)
         return outputs if balance is None else (outputs, balance)
@@ -96,7 +96,7 @@ class ValueForward(nn.Module):
         """`[1, K]` values, float32; with `balance` its scalar too."""
         hidden, balance = backbone_states(self.model.backbone, batch, self.balance)
         values = self.model.score(hidden).squeeze(-1).float()
-        outputs = everywhere(take(values.flatten(), batch.states_K, batch.repeats_K).unsqueeze(0), batch)
+        outputs = everywhere(batch.wanted(values).unsqueeze(0), batch)
         return outputs if balance is None else (outputs, balance)
 
 
