@@ -33,6 +33,12 @@ class LogprobHead(nn.Linear):
         return new
 
     scale: float = 1.0
+    _wide: Tensor | None = None
+
+    def keep_wide(self) -> None:
+        """For a weight that never changes: on a CPU it is kept in float32 too, which each pass would make anew."""
+        if self.weight.device.type == "cpu":
+            self._wide = self.weight.detach().float()
 
     def forward(
         self,
@@ -49,7 +55,15 @@ class LogprobHead(nn.Linear):
         if needs_widening(hidden_KD):
             hidden_KD = hidden_KD.float()
         logprobs_K, entropy_K = token_logprobs(
-            hidden_KD, self.weight, targets_K, temperature / self.scale, chunk, self.bias, with_entropy, narrow
+            hidden_KD,
+            self.weight,
+            targets_K,
+            temperature / self.scale,
+            chunk,
+            self.bias,
+            with_entropy,
+            grad_dtype=narrow,
+            wide_weight_VD=self._wide,
         )
         return logprobs_K.unsqueeze(0) if entropy_K is None else torch.stack((logprobs_K, entropy_K))
 
