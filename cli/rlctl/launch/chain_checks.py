@@ -22,7 +22,7 @@ def check_chain(recipe: ChainRecipe, *, here: bool, gpus: int | None) -> dict[St
     start on this machine. `gpus`: those there are; None: trust `cluster` of each stage.
     """
     plans: dict[Stage, Plan] = {}
-    faults = list(_report(recipe))
+    faults = [*_lengths(recipe), *_report_gpus(recipe, gpus)]
     expected = stand_ins(recipe)
     for stage in STAGES:
         try:
@@ -52,7 +52,19 @@ def _check_stage(recipe: ChainRecipe, stage: Stage, expected: Trained, *, here: 
     return plan
 
 
-def _report(recipe: ChainRecipe) -> Iterator[str]:
+def _report_gpus(recipe: ChainRecipe, gpus: int | None) -> Iterator[str]:
+    """The report's services run one after the other, on one machine."""
+    section, cluster = recipe.generation, recipe.ppo_recipe(stand_ins(recipe)).cluster
+    needed = section.replicas * section.tensor_parallel
+    there = gpus if gpus is not None else cluster.gpus_per_node or local_gpus()
+    if cluster.device != "cpu" and there and needed > there:
+        yield (
+            f"generation.replicas x generation.tensor_parallel = {needed} GPUs, and there are {there}: lower one of "
+            "the two"
+        )
+
+
+def _lengths(recipe: ChainRecipe) -> Iterator[str]:
     ppo = recipe.ppo_recipe(stand_ins(recipe))
     assert ppo.eval.data is not None
     longest = ppo.eval.data.max_prompt_len + ppo.sampling.max_new_tokens

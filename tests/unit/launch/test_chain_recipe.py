@@ -13,6 +13,7 @@ from rlctl.launch.chain_checks import check_chain
 from rlctl.launch.chain_folder import ChainFolder
 from rlctl.launch.chain_recipe import ChainRecipe, Trained
 from rlctl.launch.recipe import Recipe
+from rlctl.launch.spec import shares
 
 TRAINED = Trained("/sft/model", "/rm/model")
 
@@ -26,7 +27,7 @@ def test_a_stage_is_its_recipe_with_its_own_settings_on_top():
     own, base = chain.rm_recipe("/sft/model"), read_training_recipe("rm", [])
     assert own.learner.optimizer.lr == 0.5
     assert own.learner.optimizer.betas == base.learner.optimizer.betas
-    assert own.data == base.data
+    assert own.eval_data == base.eval_data
     assert (own.name, own.seed, own.model) == ("rm", 7, "/sft/model")
     assert own.run_dir == Path("runs/c/rm").resolve()
     assert chain.ppo_recipe(TRAINED).advantage == read_recipe(["quickstart"]).advantage
@@ -90,6 +91,16 @@ def test_the_recipe_that_comes_along_is_planned_without_a_gpu():
     assert [process.name for process in plans["ppo"].processes] == [
         "nats-0", "generation-0", "reward-0", "reference-0", "critic-0", "rollout-0", "trainer-0",
     ]  # fmt: skip
+
+
+def test_the_recipe_for_gpus_fits_on_one_machine():
+    plans = check_chain(read("chain-7b"), here=False, gpus=None)
+    assert {stage: sum(shares(plan.processes).values()) for stage, plan in plans.items()} == dict.fromkeys(plans, 8)
+    told = r"= 16 GPUs, and there are 8(.|\n)*\[dpo\] the run needs 9 GPUs"
+    with pytest.raises(ConfigError, match=told):
+        check_chain(read("chain-7b", "generation.tensor_parallel=2", "dpo.learner.ranks=9"), here=False, gpus=None)
+    with pytest.raises(ConfigError, match="= 3072 tokens, but the report's generation holds 3000"):
+        check_chain(read("chain-7b", "generation.max_model_len=3000"), here=False, gpus=None)
 
 
 def test_the_held_out_prompts_are_in_no_stages_data():
