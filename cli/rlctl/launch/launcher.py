@@ -19,8 +19,9 @@ from rlctl.bus.bus import Bus
 from rlctl.bus.config import BusConfig
 from rlctl.core.errors import DeadlineError
 from rlctl.launch import sweep
-from rlctl.launch.checks import busy, check
+from rlctl.launch.checks import check
 from rlctl.launch.host import Host, watch
+from rlctl.launch.machine_checks import busy
 from rlctl.launch.monitor import Monitor
 from rlctl.launch.plan import Planner
 from rlctl.launch.recipe import Recipe

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 from rlctl.core.errors import ConfigError
 from rlctl.launch import memory
-from rlctl.launch.checks import data_faults, gpu_faults, library_faults, memory_faults, missing_files, model_faults
 from rlctl.launch.launcher import local_gpus
 from rlctl.launch.loop_recipe import Loop
+from rlctl.launch.machine_checks import gpu_faults, library_faults, memory_faults
+from rlctl.launch.source_checks import data_faults, missing_files, model_faults
 from rlctl.launch.spec import Plan
 from rlctl.launch.training_plan import plan_training, setting_faults
 from rlctl.launch.training_recipe import models_of

@@ -6,7 +6,6 @@ nats ── generation-0..N ── reward-0..M ── reference-0..K ── roll
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from rlctl.core.config import StrictConfig
 from rlctl.critic.config import CriticConfig
 from rlctl.generation.config import GenerationConfig
 from rlctl.launch import memory
+from rlctl.launch.colocation import colocated
 from rlctl.launch.recipe import Recipe
 from rlctl.launch.spec import NODE_IP, Plan, ProcessSpec
 from rlctl.learner.config import LearnerConfig
@@ -57,7 +57,7 @@ class Planner:
             processes += [self._critic(rank) for rank in range(recipe.critic.learner.ranks)]
         processes += [self._rollout(index) for index in range(recipe.rollout.workers)]
         processes += [self._trainer(rank) for rank in range(recipe.actor.ranks)]
-        return Plan(recipe.name, [self._on_its_gpus(process) for process in processes], self._notes())
+        return Plan(recipe.name, [colocated(process, recipe) for process in processes], self._notes())
 
     def _nats(self) -> ProcessSpec:
         config = {
@@ -223,24 +223,6 @@ class Planner:
         if self._spread and self._recipe.weights.interface == "127.0.0.1":
             weights["interface"] = NODE_IP
         return weights
-
-    def _on_its_gpus(self, process: ProcessSpec) -> ProcessSpec:
-        """Names whom a process shares its GPUs with."""
-        together = {
-            "none": (),
-            "actor_ref": ("trainer", "reference"),
-            "critic_reward": ("critic", "reward"),
-            "all": ("trainer", "reference", "critic", "reward", "generation"),
-        }[self._recipe.cluster.colocate]
-        if not process.gpus or process.service not in together:
-            return process
-        index = int(process.name.rsplit("-", 1)[1])
-        seats = self._recipe.actor.ranks if "trainer" in together else self._recipe.critic.learner.ranks
-        width = self._recipe.generation.tensor_parallel if "generation" in together else 1
-        if process.service == "generation":
-            return replace(process, share=f"gpus-{index % max(seats // width, 1)}")
-        seat = index % seats
-        return replace(process, share=f"gpus-{seat // width}", share_offset=seat % width)
 
     def _notes(self) -> list[str]:
         recipe = self._recipe

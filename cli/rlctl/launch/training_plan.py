@@ -8,8 +8,9 @@ from typing import Any
 
 from rlctl.core.errors import ConfigError
 from rlctl.launch import memory
-from rlctl.launch.checks import data_faults, gpu_faults, library_faults, memory_faults, model_faults
+from rlctl.launch.machine_checks import gpu_faults, library_faults, memory_faults
 from rlctl.launch.plan import LEARNERS, environment, gigabytes, training_mb
+from rlctl.launch.source_checks import data_faults, model_faults
 from rlctl.launch.spec import Plan, ProcessSpec
 from rlctl.launch.training_recipe import TrainingRecipe, models_of
 from rlctl.offline.config import DPOConfig, KTOConfig
