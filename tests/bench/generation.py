@@ -145,9 +145,9 @@ def main() -> None:
     if options.client:
         asyncio.run(client(options))
         return
-    from rlctl.core.process import set_threads
+    from rlctl.core.process import prepare_compute
 
-    set_threads(options.threads)
+    prepare_compute(options.threads)
     print(json.dumps(asyncio.run(measure(options))))
 
 

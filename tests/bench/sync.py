@@ -144,9 +144,9 @@ def main() -> None:
     if options.trainer:
         trainer(options)
         return
-    from rlctl.core.process import set_threads
+    from rlctl.core.process import prepare_compute
 
-    set_threads(1)
+    prepare_compute(1)
     print(json.dumps(asyncio.run(measure(options))))
 
 

@@ -11,6 +11,8 @@ from rlctl.clients.answers import Row
 from rlctl.offline.asking import by_key
 
 MODEL, GRADER = "model", "grader"
+#: With fewer pairs than this, how often the reward model is right is not told.
+FEWEST_PAIRS = 20
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,8 @@ class Measured:
     cut: float
     """Share of greedy responses that were cut at the longest length."""
     ranked: float | None
-    """Share of (right, wrong) samples of one prompt of which the reward model prefers the right one; None without."""
+    """Share of (right, wrong) samples of one prompt of which the reward model prefers the right one; None where there
+    are few."""
 
 
 def measured(policy: str, greedy: Sequence[Row], sampled: Sequence[Row], log_ratios: Sequence[float]) -> Measured:
@@ -54,13 +57,16 @@ def measured(policy: str, greedy: Sequence[Row], sampled: Sequence[Row], log_rat
 
 
 def ranked(sampled: Sequence[Row]) -> float | None:
-    """How often the reward model prefers a right sample to a wrong one of the same prompt; equal rewards count half."""
+    """How often the reward model prefers a right sample to a wrong one of the same prompt; equal rewards count half.
+
+    None below `FEWEST_PAIRS` pairs.
+    """
     wins: list[float] = []
     for rows in by_key([row for row in sampled if GRADER in row.get("components", {})]).values():
         right = [row["components"][MODEL] for row in rows if _right(row)]
         wrong = [row["components"][MODEL] for row in rows if not _right(row)]
         wins += [1.0 if good > bad else 0.5 * (good == bad) for good, bad in product(right, wrong)]
-    return _mean(wins)
+    return fmean(wins) if len(wins) >= FEWEST_PAIRS else None
 
 
 def _right(row: Row) -> bool:

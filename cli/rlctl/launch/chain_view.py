@@ -32,7 +32,8 @@ MEASURES = (
 _NOTES = (
     "`reward` is the trained reward model's, {scale}. `KL from SFT` is the mean of log π(y) − log π_SFT(y) over "
     "sampled responses. `right above wrong, by reward` is how often the reward model prefers the right one of two "
-    "samples of the policy to the same prompt. `training` does not count what services take to start."
+    "samples of the policy to the same prompt: where it is low, reward may rise while right answers fall. `training` "
+    "does not count what services take to start."
 )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from rlctl.core import log
 from rlctl.core.config import StrictConfig
 from rlctl.core.errors import RlctlError
-from rlctl.core.process import arguments, set_threads
+from rlctl.core.process import arguments, prepare_compute
 from rlctl.trainer.config import TrainerConfig
 
 
@@ -30,7 +30,7 @@ def main() -> int:
     logger = log.setup("export")
     try:
         config = arguments(ExporterConfig)
-        set_threads(config.trainer.actor.threads)
+        prepare_compute(config.trainer.actor.threads)
         export(config)
     except RlctlError as error:
         logger.error("%s", error.message)

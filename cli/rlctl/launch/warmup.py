@@ -17,7 +17,7 @@ from typing import TextIO
 
 from rlctl.core import log
 from rlctl.core.errors import RlctlError
-from rlctl.core.process import set_threads
+from rlctl.core.process import prepare_compute
 from rlctl.data.config import SupervisedDataConfig, TaskConfig
 from rlctl.learner.config import LearnerConfig, OptimizerConfig
 from rlctl.offline.config import AccuracyStop, OfflineLogConfig, SFTConfig
@@ -118,7 +118,7 @@ def warm_up(output: Path, seed: int, progress: TextIO) -> None:
 
 def main() -> int:
     logger = log.setup("warmup")
-    set_threads(1)
+    prepare_compute(1)
     # Libraries print where they like: standard output is kept for the progress.
     progress = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

@@ -9,7 +9,7 @@ import sys
 
 from rlctl.core import log
 from rlctl.core.errors import RlctlError
-from rlctl.core.process import arguments, set_threads
+from rlctl.core.process import arguments, prepare_compute
 from rlctl.critic.config import CriticConfig
 
 
@@ -21,7 +21,7 @@ def main() -> int:
     except RlctlError as error:
         logger.error("%s", error.message)
         return error.exit_code
-    set_threads(config.learner.threads)
+    prepare_compute(config.learner.threads)
     if rank:
         return _follow(config, logger)
     from rlctl.critic.servicer import CriticHosted

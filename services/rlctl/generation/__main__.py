@@ -6,7 +6,7 @@ import sys
 
 from rlctl.core import log
 from rlctl.core.errors import RlctlError
-from rlctl.core.process import arguments, set_threads
+from rlctl.core.process import arguments, prepare_compute
 from rlctl.generation import lifeline
 from rlctl.generation.config import GenerationConfig
 
@@ -18,7 +18,7 @@ def main() -> int:
     except RlctlError as error:
         logger.error("%s", error.message)
         return error.exit_code
-    set_threads(config.threads)
+    prepare_compute(config.threads)
     from rlctl.generation.hosted import GenerationHosted
     from rlctl.rpc.service import run
 

@@ -8,7 +8,6 @@ from rlctl.algorithms.distill import Told, tell
 from rlctl.algorithms.logprobs import CHUNK_ELEMENTS
 from rlctl.learner.batch import MicroBatch
 from rlctl.learner.forward import LogprobHead, PolicyForward, backbone_states, split
-from rlctl.models.rows import take
 
 
 def distributions(policy: PolicyForward, batch: MicroBatch, temperature: float, top_k: int) -> list[Told]:
@@ -17,7 +16,7 @@ def distributions(policy: PolicyForward, batch: MicroBatch, temperature: float, 
     In fp32 from the last hidden states on, as a teacher in memory is compared with.
     """
     hidden, _ = backbone_states(policy.model.base_model, batch, False)
-    states_KD = take(hidden.flatten(0, 1), batch.states_K)
+    states_KD = batch.wanted(hidden)
     head = policy.model.get_output_embeddings()
     assert isinstance(head, LogprobHead)
     weight_VD = head.weight.float()

@@ -38,6 +38,7 @@ class ReferenceEngine:
         if config.quantize_4bit:
             quantize_linears(model, [model.get_output_embeddings()], self._device)
         self._forward = PolicyForward(model.to(self._device), _CHUNK).requires_grad_(False).eval()
+        self._forward.model.get_output_embeddings().keep_wide()
         self._shared = can_share(model.config, config.packing)
         self.limits = Limits(model.config.vocab_size, model.config.max_position_embeddings)
         self._folder = folder

@@ -6,7 +6,7 @@ import sys
 
 from rlctl.core import log
 from rlctl.core.errors import RlctlError
-from rlctl.core.process import arguments, set_threads
+from rlctl.core.process import arguments, prepare_compute
 from rlctl.reward.config import RewardConfig
 
 
@@ -17,7 +17,7 @@ def main() -> int:
     except RlctlError as error:
         logger.error("%s", error.message)
         return error.exit_code
-    set_threads(config.threads)
+    prepare_compute(config.threads)
     from rlctl.reward.servicer import RewardHosted
     from rlctl.rpc.service import run
 

@@ -34,9 +34,16 @@ def test_without_labels_there_is_no_accuracy():
 
 
 def test_pairs_are_of_one_prompt_and_ties_count_half():
-    # a: (1 right; 2, 0 wrong) loses one and wins one; b: a tie; c has no wrong one.
-    sampled = [row("a", 1.0, 1.0), row("a", 2.0, 0.0), row("a", 0.0, 0.0), row("b", 3.0, 1.0), row("b", 3.0, 0.0)]
-    assert ranked([*sampled, row("c", 9.0, 1.0)]) == pytest.approx(1.5 / 3)
+    # a: (1 right; 2, 0 wrong) loses one and wins one; b: a tie; c has no wrong one. Ten times over.
+    sampled = [
+        row(f"{prompt}{copy}", reward, right)
+        for copy in range(10)
+        for prompt, reward, right in (
+            ("a", 1.0, 1.0), ("a", 2.0, 0.0), ("a", 0.0, 0.0), ("b", 3.0, 1.0), ("b", 3.0, 0.0), ("c", 9.0, 1.0),
+        )
+    ]  # fmt: skip
+    assert ranked(sampled) == pytest.approx(1.5 / 3)
+    assert ranked(sampled[: 6 * 6]) is None, "18 pairs tell little"
 
 
 SUMMARY = {

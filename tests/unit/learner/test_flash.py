@@ -13,9 +13,10 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from rlctl.core.errors import ConfigError
-from rlctl.learner.batch import collate, spread
+from rlctl.learner.batch import collate
 from rlctl.learner.config import LearnerConfig
 from rlctl.learner.sequence import Sequence
+from rlctl.learner.spread import spread
 from rlctl.models.attention import _causal
 from rlctl.models.flash import check_ring, ring
 from rlctl.models.sequence_parallel import SequenceGroup

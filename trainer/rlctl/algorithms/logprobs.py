@@ -32,6 +32,7 @@ def token_logprobs(
     bias: Tensor | None = None,
     with_entropy: bool = False,
     grad_dtype: torch.dtype | None = None,
+    wide_weight_VD: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """`log softmax((hidden @ weight.T + bias) / temperature)[target]` a token, and the entropy if asked.
 
@@ -43,6 +44,7 @@ def token_logprobs(
 
     `grad_dtype` is the type of the backward pass's two products, by default that of the forward one's; the
     probabilities in them are exact to fp32 before they are rounded to it.
+    `wide_weight_VD` is the weight in the result's type, where the caller keeps it so.
     `chunk` is the number of tokens a chunk holds; by default as many as keep a chunk at 64 MiB.
     Returns `(logprobs_N, entropy_N or None)` in fp32. Raises ValueError on a temperature that is not above 0.
     """
@@ -52,7 +54,7 @@ def token_logprobs(
     if rows < 1:
         raise ValueError(f"chunk must be at least 1 token, not {rows}")
     result = _TokenLogprobs.apply(  # type: ignore[no-untyped-call]
-        hidden_ND, head_weight_VD, bias, targets_N, temperature, rows, with_entropy, grad_dtype
+        hidden_ND, head_weight_VD, bias, targets_N, temperature, rows, with_entropy, grad_dtype, wide_weight_VD
     )
     return cast(tuple[Tensor, Tensor | None], result)
 
@@ -60,9 +62,11 @@ def token_logprobs(
 class _Head:
     """Scaled logits, block by block."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, temperature: float, wide: torch.dtype) -> None:
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, temperature: float, wide: torch.dtype, wide_weight: Tensor | None
+    ) -> None:
         self._weight, self._bias, self._temperature = weight, bias, temperature
-        self._wide_weight = weight.to(wide) if weight.device.type == "cpu" else None
+        self._wide_weight = weight.to(wide) if wide_weight is None and weight.device.type == "cpu" else wide_weight
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Of some rows, at least fp32."""
@@ -92,6 +96,7 @@ class _TokenLogprobs(torch.autograd.Function):
         rows: int,
         with_entropy: bool,
         grad_dtype: torch.dtype | None,
+        wide_weight: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
         ctx.set_materialize_grads(False)
         common = torch.promote_types(hidden.dtype, weight.dtype)
@@ -101,7 +106,7 @@ class _TokenLogprobs(torch.autograd.Function):
         count = hidden.shape[0]
         logprobs = torch.empty(count, dtype=wide, device=hidden.device)
         entropy = torch.empty_like(logprobs) if with_entropy else None
-        head = _Head(weight, bias, temperature, wide)
+        head = _Head(weight, bias, temperature, wide, wide_weight)
         for block in _blocks(slice(0, count), rows, weight.shape[0], hidden.device):
             # On a CPU several times faster than logsumexp.
             logp = torch.log_softmax(head.logits(hidden[block]), dim=-1)
@@ -110,7 +115,7 @@ class _TokenLogprobs(torch.autograd.Function):
                 logp.clamp_(min=_LEAST)
                 entropy[block] = -(logp.exp() * logp).sum(-1)
         ctx.save_for_backward(hidden, weight, bias, targets, entropy)
-        ctx.temperature, ctx.rows, ctx.wide = temperature, rows, wide
+        ctx.temperature, ctx.rows, ctx.wide, ctx.wide_weight = temperature, rows, wide, wide_weight
         ctx.narrow = common if grad_dtype is None else grad_dtype
         return logprobs, entropy
 
@@ -120,11 +125,12 @@ class _TokenLogprobs(torch.autograd.Function):
         hidden, weight, bias, targets, entropy = ctx.saved_tensors
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         if grad_logprobs is None and grad_entropy is None:
-            return (None,) * 8
+            return (None,) * 9
         grad_hidden = torch.empty_like(hidden) if needs_hidden else None
         grad_weight = torch.zeros_like(weight, dtype=ctx.wide) if needs_weight else None
         grad_bias = torch.zeros_like(bias, dtype=ctx.wide) if needs_bias else None
-        head, narrow_head = _Head(weight, bias, ctx.temperature, ctx.wide), weight.to(ctx.narrow)
+        head = _Head(weight, bias, ctx.temperature, ctx.wide, ctx.wide_weight)
+        narrow_head = weight.to(ctx.narrow)
         count, vocabulary = hidden.shape[0], weight.shape[0]
         for start in range(0, count, ctx.rows):
             part = slice(start, min(start + ctx.rows, count))
@@ -151,7 +157,7 @@ class _TokenLogprobs(torch.autograd.Function):
             grad_hidden,
             None if grad_weight is None else grad_weight.to(weight.dtype),
             None if grad_bias is None else grad_bias.to(bias.dtype),
-            *(None,) * 5,
+            *(None,) * 6,
         )
 
 

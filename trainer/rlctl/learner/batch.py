@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,30 +16,14 @@ from torch import Tensor
 
 from rlctl.learner.prompts import owners
 from rlctl.learner.sequence import Sequence
+from rlctl.learner.spread import Spread
 from rlctl.models.attention import Bucket, Layout
-from rlctl.models.rows import Repeats
-from rlctl.models.sequence_parallel import SequenceGroup
+from rlctl.models.rows import Repeats, take
 
 #: A bucket of a packed row ends where a sequence is shorter than this share of the bucket's longest, ...
 _LIKE = 0.75
 #: ... unless the bucket's rows are short anyway.
 _SHORT = 64
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Where the outputs of a micro-batch lie when its columns are split over the ranks of a group."""
-
-    group: SequenceGroup
-    width: int
-    """Most outputs of one rank, at least 1."""
-    order_K: Tensor
-    """Where each wanted output lies on the flat `ranks * width` grid of what the ranks have."""
-
-    def whole(self, local: Tensor) -> Tensor:
-        """`[C, outputs of this rank]` -> `[C, K]` on every rank."""
-        padded = torch.nn.functional.pad(local, (0, self.width - local.shape[1]))
-        return self.group.gather(padded).transpose(0, 1).flatten(1).index_select(1, self.order_K)
 
 
 @dataclass(frozen=True)
@@ -80,6 +64,10 @@ class MicroBatch:
     def shape(self) -> tuple[int, int]:
         """`(B, T)`."""
         return self.mask_BT.shape[0], self.mask_BT.shape[1]
+
+    def wanted(self, grid_RL: Tensor) -> Tensor:
+        """Rows `[K, ...]` of a grid `[R, L, ...]` at the positions before the wanted tokens; differentiable."""
+        return take(grid_RL.flatten(0, 1), self.states_K, self.repeats_K)
 
     def attention_inputs(self, flash: bool) -> dict[str, Any]:
         """The keyword arguments by which the attention learns where sequences begin and end."""
@@ -217,48 +205,6 @@ def collate(
         cu_lengths=cu_lengths,
         max_length=longest,
         real_RL=real_RL.to(device),
-    )
-
-
-def spread(batch: MicroBatch, group: SequenceGroup) -> MicroBatch:
-    """This rank's stretch of the columns of a micro-batch that every rank of the group has whole.
-
-    Columns of padding make them divisible. A rank without a wanted output computes one that nobody reads: ZeRO-3
-    needs the output layer run on all ranks.
-    """
-    length = batch.input_ids.shape[1]
-    columns = -(-length // group.size)
-    padding = columns * group.size - length
-
-    def mine(grid: Tensor) -> Tensor:
-        padded = torch.nn.functional.pad(grid, (0, padding))
-        return padded[:, group.rank * columns : (group.rank + 1) * columns].contiguous()
-
-    column_K = batch.states_K % length
-    owner_K = column_K // columns
-    counts = torch.bincount(owner_K, minlength=group.size)
-    ahead_K = torch.zeros_like(owner_K)
-    for rank in range(group.size):
-        ahead_K[owner_K == rank] = torch.arange(int(counts[rank]), device=owner_K.device)
-    width = max(1, int(counts.max()))
-    own_K = owner_K == group.rank
-    states_K = (batch.states_K // length * columns + column_K % columns)[own_K]
-    targets_K = batch.targets_K[own_K]
-    if not states_K.numel():
-        states_K, targets_K = states_K.new_zeros(1), targets_K.new_zeros(1)
-    cu_lengths = batch.cu_lengths
-    if cu_lengths is not None and padding:
-        cu_lengths = torch.nn.functional.pad(cu_lengths, (0, 1), value=length + padding)
-    return replace(
-        batch,
-        input_ids=mine(batch.input_ids),
-        position_ids=mine(batch.position_ids),
-        layout=replace(batch.layout, group=group, cu_lengths=cu_lengths, max_length=max(batch.max_length, padding)),
-        states_K=states_K,
-        targets_K=targets_K,
-        cu_lengths=cu_lengths,
-        real_RL=mine(batch.real_RL),
-        spread=Spread(group, width, owner_K * width + ahead_K),
     )
 
 

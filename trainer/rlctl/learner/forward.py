@@ -10,7 +10,7 @@ from rlctl.algorithms.logprobs import token_logprobs
 from rlctl.core.errors import ConfigError
 from rlctl.learner.batch import MicroBatch
 from rlctl.models.moe import balance_loss, experts_per_token, routers_of
-from rlctl.models.rows import place, take
+from rlctl.models.rows import place
 from rlctl.models.value_head import ValueModel
 from rlctl.models.widen import needs_widening
 
@@ -33,6 +33,12 @@ class LogprobHead(nn.Linear):
         return new
 
     scale: float = 1.0
+    _wide: Tensor | None = None
+
+    def keep_wide(self) -> None:
+        """For a weight that never changes: on a CPU it is kept in float32 too, which each pass would make anew."""
+        if self.weight.device.type == "cpu":
+            self._wide = self.weight.detach().float()
 
     def forward(
         self,
@@ -49,7 +55,15 @@ class LogprobHead(nn.Linear):
         if needs_widening(hidden_KD):
             hidden_KD = hidden_KD.float()
         logprobs_K, entropy_K = token_logprobs(
-            hidden_KD, self.weight, targets_K, temperature / self.scale, chunk, self.bias, with_entropy, narrow
+            hidden_KD,
+            self.weight,
+            targets_K,
+            temperature / self.scale,
+            chunk,
+            self.bias,
+            with_entropy,
+            grad_dtype=narrow,
+            wide_weight_VD=self._wide,
         )
         return logprobs_K.unsqueeze(0) if entropy_K is None else torch.stack((logprobs_K, entropy_K))
 
@@ -78,7 +92,7 @@ class PolicyForward(nn.Module):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """`[1, K]` log-probs of the wanted tokens, with `entropy` `[2, K]`, float32; with `balance` its scalar too."""
         hidden, balance = backbone_states(self.model.base_model, batch, self.balance)
-        states_KD = take(hidden.flatten(0, 1), batch.states_K, batch.repeats_K)
+        states_KD = batch.wanted(hidden)
         head = self.model.get_output_embeddings()
         outputs = everywhere(head(states_KD, batch.targets_K, temperature, self.chunk, entropy), batch)
         return outputs if balance is None else (outputs, balance)
@@ -96,7 +110,7 @@ class ValueForward(nn.Module):
         """`[1, K]` values, float32; with `balance` its scalar too."""
         hidden, balance = backbone_states(self.model.backbone, batch, self.balance)
         values = self.model.score(hidden).squeeze(-1).float()
-        outputs = everywhere(take(values.flatten(), batch.states_K, batch.repeats_K).unsqueeze(0), batch)
+        outputs = everywhere(batch.wanted(values).unsqueeze(0), batch)
         return outputs if balance is None else (outputs, balance)
 
 

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from rlctl.learner import distributed, folders, state
-from rlctl.learner.batch import MicroBatch, collate, empty, plan, spread
+from rlctl.learner.batch import MicroBatch
+from rlctl.learner.batches import Batches
 from rlctl.learner.config import LearnerConfig
 from rlctl.learner.ema import WeightAverage
 from rlctl.learner.engine import build_engine, clips_itself, whole_gradient
@@ -31,7 +32,7 @@ from rlctl.learner.prepare import prepare
 from rlctl.learner.prompts import can_share
 from rlctl.learner.schedule import learning_rate
 from rlctl.learner.sequence import Sequence
-from rlctl.learner.share import Share, pool, split_up
+from rlctl.learner.share import Share, pool
 from rlctl.models.value_head import ValueModel
 
 
@@ -66,7 +67,8 @@ class Learner:
         module.balance = config.aux_loss_coef > 0
         # The load-balancing loss counts tokens, and ranks that share sequences cut rows by columns.
         whole = self._group is None and not module.balance
-        self._shared = whole and can_share(model.config, config.packing)
+        shares = whole and can_share(model.config, config.packing)
+        self._batches = Batches(config, self._group, self.device, shares)
         self._partitioned = config.zero_stage == 3
         self._weights = Weights(model, self._partitioned)
         self._engine = build_engine(module, config, distributed.world_size(), self.device)
@@ -98,15 +100,15 @@ class Learner:
         own = len(sequences)
         sequences, first = pool(sequences, self._group)
         results: list[Tensor] = [torch.empty(0)] * len(sequences)
-        batches = plan(sequences, self.config.micro_batch_tokens, self.config.packing, shared=self._shared)
+        batches = self._batches.plan(sequences)
         passes = self._passes(len(batches))
         for indices in batches:
-            batch = self._collate([sequences[i] for i in indices], trained_only=False)
+            batch = self._batches.collate([sequences[i] for i in indices], trained_only=False)
             outputs, _ = self._forward(self._engine.module, batch, temperature, entropy)
             for index, part in zip(indices, split(outputs[1 if entropy else 0].cpu(), batch), strict=True):
                 results[index] = part
         for _ in range(passes - len(batches)):
-            self._forward(self._engine.module, self._empty(), temperature, entropy)
+            self._forward(self._engine.module, self._batches.empty(), temperature, entropy)
         return results[first : first + own]
 
     @torch.no_grad()
@@ -116,13 +118,13 @@ class Learner:
         In eval mode, without a gradient; `group` as of `step`.
         """
         self._engine.eval()
-        share = split_up(Part(sequences, loss, group=group), self.config, self._group, self._shared)
+        share = self._batches.split_up(Part(sequences, loss, group=group))
         sums = state.MetricSums()
         for indices in share.batches:
             output, _ = self._loss(self._engine.module, share, indices)
             self._count(sums, output)
         for _ in range(share.passes - len(share.batches) if self._partitioned else 0):
-            self._forward(self._engine.module, self._empty(), 1.0, False)
+            self._forward(self._engine.module, self._batches.empty(), 1.0, False)
         return sums.reduced()
 
     def _passes(self, count: int) -> int:
@@ -165,7 +167,7 @@ class Learner:
     ) -> dict[str, float]:
         """The backward passes of a step, up to the reduced gradient. `apply` must follow."""
         parts = [Part(sequences, loss, temperature, entropy, group), *also]
-        shares = [split_up(part, self.config, self._group, self._shared) for part in parts]
+        shares = [self._batches.split_up(part) for part in parts]
         everything = sum(share.length for share in shares)
         self._engine.train()
         sums = state.MetricSums()
@@ -178,7 +180,7 @@ class Learner:
                     total = self._train(share, share.batches[number], everything, sums)
                 else:
                     outputs, balance = self._forward(
-                        self._engine, self._empty(), share.part.temperature, share.part.entropy
+                        self._engine, self._batches.empty(), share.part.temperature, share.part.entropy
                     )
                     total = outputs.sum() * 0.0 + (0.0 if balance is None else balance * 0.0)
                 self._engine.backward(total * distributed.world_size())
@@ -206,7 +208,7 @@ class Learner:
 
     def _loss(self, module: Any, share: Share, indices: list[int]) -> tuple[LossOutput, Tensor | None]:
         part = share.part
-        batch = self._collate([share.trained[index] for index in indices], trained_only=True)
+        batch = self._batches.collate([share.trained[index] for index in indices], trained_only=True)
         outputs, balance = self._forward(module, batch, part.temperature, part.entropy)
         rows = tuple(on_grid(row, batch) for row in outputs)
         seen = Batch(
@@ -297,20 +299,6 @@ class Learner:
         distributed.barrier()
 
     # -- shared -------------------------------------------------------------------------------------------------
-
-    def _collate(self, sequences: Seq[Sequence], *, trained_only: bool) -> MicroBatch:
-        batch = collate(
-            sequences,
-            packing=self.config.packing,
-            trained_only=trained_only,
-            device=self.device,
-            shared=self._shared,
-        )
-        return batch if self._group is None else spread(batch, self._group)
-
-    def _empty(self) -> MicroBatch:
-        batch = empty(self.device, self.config.packing)
-        return batch if self._group is None else spread(batch, self._group)
 
     def _forward(
         self, module: Any, batch: MicroBatch, temperature: float, entropy: bool

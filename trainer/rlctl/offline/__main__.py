@@ -8,7 +8,7 @@ import sys
 
 from rlctl.core import log
 from rlctl.core.errors import InvalidArgumentError, NotFoundError, RlctlError
-from rlctl.core.process import arguments, set_threads
+from rlctl.core.process import arguments, prepare_compute
 from rlctl.core.shutdown import Shutdown
 from rlctl.offline.config import ProcessConfig
 
@@ -19,7 +19,7 @@ def main() -> int:
     logger = log.setup("trainer")
     try:
         config = arguments(ProcessConfig).run
-        set_threads(config.learner.threads)
+        prepare_compute(config.learner.threads)
         from rlctl.offline.loop import Reached, progress_line
         from rlctl.offline.run import train
 

@@ -20,7 +20,6 @@ from rlctl.learner.forward import PolicyForward, backbone_states, everywhere
 from rlctl.learner.learner import Learner
 from rlctl.learner.loss import Batch, LossOutput, Totals
 from rlctl.learner.sequence import Sequence
-from rlctl.models.rows import take
 from rlctl.offline.objective import Item, Objective
 from rlctl.offline.sft import GreedyHead, greedy_accuracy
 from rlctl.offline.teacher import Lesson, Teacher
@@ -70,7 +69,7 @@ class DistillForward(PolicyForward):
         self, batch: MicroBatch, temperature: float = 1.0, entropy: bool = False
     ) -> Tensor | tuple[Tensor, Tensor]:
         hidden, balance = backbone_states(self.model.base_model, batch, self.balance)
-        states_KD = take(hidden.flatten(0, 1), batch.states_K, batch.repeats_K)
+        states_KD = batch.wanted(hidden)
         with torch.no_grad():
             lesson = self._teacher.lesson(batch)
         head = self.model.get_output_embeddings()

@@ -17,7 +17,6 @@ from rlctl.algorithms.distill import soft_cross_entropy
 from rlctl.core.errors import ConfigError
 from rlctl.learner.batch import MicroBatch
 from rlctl.learner.forward import LogprobHead, PolicyForward, backbone_states
-from rlctl.models.rows import take
 from rlctl.offline.objective import Item
 
 
@@ -92,7 +91,7 @@ class LocalTeacher:
 
     def lesson(self, batch: MicroBatch) -> Lesson:
         hidden, _ = backbone_states(self._model.base_model, batch, False)
-        states_KE = take(hidden.flatten(0, 1), batch.states_K)
+        states_KE = batch.wanted(hidden)
         return _States(states_KE * self._head.scale, self._head.weight)
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ import sys
 
 from rlctl.core import log
 from rlctl.core.errors import RlctlError
-from rlctl.core.process import arguments, set_threads
+from rlctl.core.process import arguments, prepare_compute
 from rlctl.trainer.config import TrainerConfig
 
 
@@ -14,7 +14,7 @@ def main() -> int:
     logger = log.setup("trainer")
     try:
         config = arguments(TrainerConfig)
-        set_threads(config.actor.threads)
+        prepare_compute(config.actor.threads)
         from rlctl.trainer.process import run_rank
 
         run_rank(config)

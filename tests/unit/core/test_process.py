@@ -1,0 +1,36 @@
+"""What a service process settles before it imports torch, each case in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+CODE = """
+import os
+from rlctl.core.process import prepare_compute
+
+def resident() -> int:
+    return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+prepare_compute(3)
+before = resident()
+block = bytearray(200 << 20)
+del block
+print(os.environ["OMP_NUM_THREADS"], (resident() - before) >> 20)
+"""
+
+
+@pytest.mark.parametrize(
+    ("variables", "kept"),
+    [({}, True), ({"MALLOC_ARENA_MAX": "4"}, False), ({"GLIBC_TUNABLES": "glibc.malloc.arena_max=4"}, False)],
+)
+def test_freed_memory_is_kept_unless_the_environment_says_otherwise(variables: dict[str, str], kept: bool) -> None:
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    done = subprocess.run([sys.executable, "-c", CODE], env=plain | variables, capture_output=True, text=True)
+    assert not done.returncode, done.stderr
+    threads, megabytes = done.stdout.split()
+    assert threads == "3"
+    assert (int(megabytes) > 150) == kept
