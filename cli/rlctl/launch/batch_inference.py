@@ -74,7 +74,6 @@ def generate_file(job: BatchJob, serve: Callable[[ExitStack], Served], say: Call
     questions, counts = read_questions(job)
     taken = ", ".join(f"{name} {count}" for name, count in counts.items() if count and name != "rows")
     say(f"{len(questions)} prompts of {counts['rows']} rows" + (f" ({taken})" if taken else ""))
-    job.output.parent.mkdir(parents=True, exist_ok=True)
     with only_writer(job.output, "wait for it, end it, or name another --output"):
         return _answer(job, questions, serve, say)
 

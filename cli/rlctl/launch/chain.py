@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 
 def dry_run_chain(recipe: ChainRecipe, console: Console) -> None:
     """Checks a recipe and prints the plan of every stage; starts and fetches nothing. Raises ConfigError."""
-    ChainFolder(recipe.run_dir.resolve()).refuse_other(recipe)
+    folder = ChainFolder(recipe.run_dir.resolve())
+    folder.refuse_other(recipe)
+    folder.refuse_gaps(recipe)
     plans = check_chain(recipe, here=False, gpus=None)
     print_chain_plan(console, recipe, recipe.stages(stand_ins(recipe)), plans)
     if _gpus(plans) and not local_gpus():
@@ -56,6 +58,7 @@ def launch_chain(recipe: ChainRecipe, console: Console, *, fresh: bool) -> int:
         if fresh and run.exists:
             console.print(f"the earlier run is kept in {run.begin_anew()}", markup=False, highlight=False)
         folder.refuse_other(recipe)
+        folder.refuse_gaps(recipe)
         run.write_recipe(recipe)
         run.write_launch(secrets.token_hex(8), "", 0)
         with interruptible():

@@ -36,7 +36,7 @@ def check_chain(recipe: ChainRecipe, *, here: bool, gpus: int | None) -> dict[St
 
 def stand_ins(recipe: ChainRecipe) -> Trained:
     """Models of the kind that SFT and the reward model will be."""
-    return Trained(recipe.model, str(recipe.rm.get("model", recipe.model)))
+    return Trained(recipe.model, str(recipe.rm.get("model") or recipe.model))
 
 
 def _check_stage(recipe: ChainRecipe, stage: Stage, expected: Trained, *, here: bool, gpus: int | None) -> Plan:

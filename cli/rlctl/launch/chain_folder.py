@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlctl.core.config import StrictConfig, load
-from rlctl.core.errors import NotFoundError
+from rlctl.core.errors import ConfigError, NotFoundError
 from rlctl.launch.chain_recipe import ChainRecipe, Stage, Trained
 from rlctl.launch.recipe import Recipe
 from rlctl.launch.run_folder import BINDING, CHANGEABLE, RunFolder, differences
@@ -24,6 +24,10 @@ _OPERATION = (
 )  # fmt: skip
 #: Settings of the report, once it was begun.
 _REPORT = ("reward_model", "samples", "generation.engine", "generation.dtype")
+
+
+#: What a stage is made from.
+_MADE_FROM: dict[Stage, tuple[Stage, ...]] = {"sft": (), "rm": ("sft",), "ppo": ("sft", "rm"), "dpo": ("sft",)}
 
 
 class ChainFolder:
@@ -69,6 +73,26 @@ class ChainFolder:
         if self.report.is_dir():
             changed += differences(self.recipe(), recipe, _REPORT)
         self.run.refuse(changed)
+
+    def refuse_gaps(self, recipe: ChainRecipe) -> None:
+        """Raises ConfigError where a stage or the report was made from one that is no longer there."""
+        gone: dict[Stage, None] = {}
+        left = []
+        for stage, before in _MADE_FROM.items():
+            missing = [one for one in before if not self.done(one)]
+            if missing and self.stage(stage).exists and not (stage == "rm" and recipe.rm.get("model")):
+                gone |= dict.fromkeys(missing)
+                left.append(self.path / stage)
+        if self.report.is_dir() and (missing := [stage for stage in _MADE_FROM if not self.done(stage)]):
+            gone |= dict.fromkeys(missing)
+            left.append(self.report)
+        if left:
+            raise ConfigError(
+                f"chain {self.path.name!r}: the models of {', '.join(gone)} are gone or not whole, and what was made "
+                "from them is still there:\n"
+                + "\n".join(f"  {path}" for path in left)
+                + "\nMove it away too, or start anew with --fresh (the old chain is kept beside it)."
+            )
 
     def _changed(self, stage: Stage, wanted: StrictConfig) -> list[str]:
         """Settings with which a stage that was begun cannot go on; of one that is done, all that decided what it is."""

@@ -28,6 +28,7 @@ from rlctl.reward.config import RewardSettings
 from rlctl.rpc.config import ChannelConfig
 from rlctl.rpc.own import OwnService, alongside
 from rlctl.rpc.portal import Portal
+from rlctl.trainer.config import SamplingConfig
 from rlctl.v1.generation_pb2 import GenerateRequest, SamplingParams
 from rlctl.v1.tensor_pb2 import TokenIds
 
@@ -74,15 +75,8 @@ class Measures:
 
     def _answers(self, policy: str, model: str) -> list[_Asked]:
         """Greedy ones, then samples."""
-        sampling = self._ppo.sampling
-        ways = {
-            GREEDY: SamplingParams(n=1, temperature=0.0, max_tokens=sampling.max_new_tokens),
-            SAMPLED: SamplingParams(
-                n=self._recipe.samples, temperature=sampling.temperature, max_tokens=sampling.max_new_tokens
-            ),
-        }
         asked = []
-        for way, params in ways.items():
+        for way, params in ways(self._ppo.sampling, self._recipe.samples).items():
             task = _task(f"{policy}, {way}", self._folder / policy / way, self._prompts, params, self._recipe.seed)
             task.folder.mkdir(parents=True, exist_ok=True)
             asked.append(_Asked(policy, task, answers_file(task.folder / "responses.jsonl", task.questions)))
@@ -163,6 +157,15 @@ class Measures:
 
     def _channel(self, services: Sequence[OwnService]) -> ChannelConfig:
         return ChannelConfig(addresses=[one.address for one in services], timeout_s=self._recipe.timeout_s)
+
+
+def ways(sampling: SamplingConfig, samples: int) -> dict[str, SamplingParams]:
+    """How each prompt is answered; responses end as those of PPO do."""
+    greedy = SamplingParams(n=1, temperature=0.0, max_tokens=sampling.max_new_tokens, stop=sampling.stop)
+    sampled = SamplingParams()
+    sampled.CopyFrom(greedy)
+    sampled.n, sampled.temperature = samples, sampling.temperature
+    return {GREEDY: greedy, SAMPLED: sampled}
 
 
 def _answered(one: _Asked) -> list[Row]:

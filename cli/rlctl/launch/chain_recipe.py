@@ -97,6 +97,8 @@ class ChainRecipe(StrictConfig):
 
     @model_validator(mode="after")
     def _stages(self) -> ChainRecipe:
+        if not self.model:
+            raise ValueError("model is not set: name the model that SFT starts from")
         stages = self.stages(Trained("sft", "rm"))
         ppo = stages["ppo"]
         assert isinstance(ppo, Recipe)
@@ -112,11 +114,13 @@ class ChainRecipe(StrictConfig):
 
     def rm_recipe(self, sft: str) -> RMRecipe:
         """From the folder of the SFT model, unless it names a model of its own."""
-        return self._stage("rm", RMRecipe, {} if "model" in self.rm else {"model": sft})
+        return self._stage("rm", RMRecipe, {} if self.rm.get("model") else {"model": sft})
 
     def ppo_recipe(self, trained: Trained) -> Recipe:
         """From the SFT model, with the reward model as its one scorer."""
-        reward = dict(self.ppo.get("reward", {})) | {"scorers": [self.scorer(trained)]}
+        reward = self.ppo.get("reward", {})
+        if isinstance(reward, dict):
+            reward = reward | {"scorers": [self.scorer(trained)]}
         return self._stage("ppo", Recipe, {"model": trained.sft, "reward": reward})
 
     def dpo_recipe(self, sft: str) -> DPORecipe:

@@ -41,8 +41,12 @@ def print_chain_plan(
     console: Console, recipe: ChainRecipe, stages: Mapping[Stage, TrainingRecipe | Recipe], plans: Mapping[Stage, Plan]
 ) -> None:
     """`stages` with models of the kind that will be made."""
-    begins = {"sft": recipe.model, "rm": str(recipe.rm.get("model", "the SFT model")), "ppo": "the SFT model, rewarded "
-              "by the reward model", "dpo": "the SFT model, on the reward model's pairs"}  # fmt: skip
+    begins = {
+        "sft": recipe.model,
+        "rm": str(recipe.rm.get("model") or "the SFT model"),
+        "ppo": "the SFT model, rewarded by the reward model",
+        "dpo": "the SFT model, on the reward model's pairs",
+    }
     for number, stage in enumerate(STAGES, 1):
         console.rule(f"stage {number} of {len(STAGES)}: {stage}, from {begins[stage]}", align="left")
         wanted = stages[stage]

@@ -9,19 +9,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rlctl.core.errors import FailedPreconditionError
+from rlctl.core.errors import ConfigError, FailedPreconditionError
 
 
 @contextmanager
 def only_writer(path: Path, mend: str) -> Iterator[None]:
     """Nobody else is in this context for the same file, by whatever name; the lock goes with the process.
 
-    It lies beside the file (`NAME.lock`) and holds our process id. Raises FailedPreconditionError, which names the
-    other process and the mend, at once.
+    It lies beside the file (`NAME.lock`), in a folder that is made where there is none, and holds our process id.
+    Raises FailedPreconditionError, which names the other process and the mend, at once, and ConfigError where no file
+    can be written.
     """
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder: name a file")
     lock = path.resolve()
     lock = lock.with_name(lock.name + ".lock")
-    descriptor = _take(lock, path, mend)
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = _take(lock, path, mend)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written ({lock}: {error.strerror}): name another file") from error
     try:
         yield
     finally:

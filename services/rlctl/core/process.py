@@ -16,6 +16,8 @@ C = TypeVar("C", bound=StrictConfig)
 #: glibc's numbers and names of the block size above which memory is given back, and of how much may lie free.
 _MALLOC = {-3: "MALLOC_MMAP_THRESHOLD_", -1: "MALLOC_TRIM_THRESHOLD_"}
 _KEPT = 1 << 30
+#: The largest block size that glibc takes before 2.35.
+_KEPT_BEFORE = 32 << 20
 
 
 def arguments(cls: type[C], argv: list[str] | None = None) -> C:
@@ -42,7 +44,10 @@ def _keep_freed_memory() -> None:
     of a training step on a CPU. What is set in the environment counts."""
     if any(name.startswith("MALLOC_") for name in os.environ) or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
         return
-    for number, name in _MALLOC.items():
-        os.environ[name] = str(_KEPT)
-        with contextlib.suppress(AttributeError, OSError):
-            ctypes.CDLL(None).mallopt(number, _KEPT)
+    with contextlib.suppress(AttributeError, OSError):
+        set_option = ctypes.CDLL(None).mallopt
+        for number, name in _MALLOC.items():
+            kept = next((size for size in (_KEPT, _KEPT_BEFORE) if set_option(number, size)), None)
+            if kept is None:
+                return
+            os.environ[name] = str(kept)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.core.errors import FailedPreconditionError
+from rlctl.core.errors import ConfigError, FailedPreconditionError
 from rlctl.core.lock import only_writer
 
 HOLD = """
@@ -62,3 +62,17 @@ def test_a_lock_that_its_holder_removed_is_none(tmp_path: Path, monkeypatch: pyt
     with only_writer(path, "wait"):
         assert len(opened) == 2
         assert (tmp_path / "out.jsonl.lock").exists()
+
+
+def test_where_no_file_can_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="is a folder: name a file"), only_writer(tmp_path, "wait"):
+        pytest.fail("a folder")
+    with (
+        pytest.raises(ConfigError, match=r"out.jsonl cannot be written \(.*File exists\): name another file"),
+        only_writer(tmp_path / "file" / "out.jsonl", "wait"),
+    ):
+        pytest.fail("a file is no folder")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    with only_writer(tmp_path / "new" / "folder" / "out.jsonl", "wait"):
+        assert (tmp_path / "new" / "folder").is_dir()

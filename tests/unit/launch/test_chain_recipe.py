@@ -48,6 +48,7 @@ def test_models_and_pairs_go_from_stage_to_stage():
     assert stages["dpo"].data[0].path == "pairs.jsonl"
     assert stages["dpo"].eval_data == stages["rm"].eval_data
     assert read("rm.model=org/bigger-7B").rm_recipe("/sft/model").model == "org/bigger-7B"
+    assert read("rm.model=''").rm_recipe("/sft/model").model == "/sft/model"
 
 
 @pytest.mark.parametrize(
@@ -62,6 +63,8 @@ def test_models_and_pairs_go_from_stage_to_stage():
         ("ppo.eval.data=none", "ppo.eval.data is not set: the report asks these prompts"),
         ("ppo.cluster.nodes=2", "set ppo.cluster.nodes = 1"),
         ("sample=3", "Did you mean 'samples'"),
+        ("ppo.reward=5", r"\[ppo\] reward: Input should be a valid dictionary"),
+        ("model=", "model is not set: name the model that SFT starts from"),
     ],
 )
 def test_what_the_chain_fills_in_and_what_does_not_fit_is_refused(setting, told):
@@ -163,3 +166,26 @@ def test_what_was_begun_as_something_else_is_no_chain(tmp_path):
         inner.refuse_other(read(f"runs_dir={folder.path}", "name=sft"))
     with pytest.raises(NotFoundError, match="is no chain"):
         inner.recipe()
+
+
+def test_what_was_made_from_a_stage_that_is_gone_is_not_gone_on_with(tmp_path):
+    for stage in ("sft", "rm", "ppo", "dpo"):
+        folder = begun(tmp_path, stage, done=True)
+    folder.report.mkdir()
+    recipe = folder.recipe()
+    folder.refuse_gaps(recipe)
+    (folder.path / "dpo").rename(tmp_path / "dpo")
+    with pytest.raises(ConfigError, match=r"models of dpo are gone(.|\n)*c/report\nMove it away") as told:
+        folder.refuse_gaps(recipe)
+    assert "c/ppo" not in told.value.message
+    folder.report.rmdir()
+    folder.refuse_gaps(recipe)
+    (folder.path / "rm").rename(tmp_path / "rm")
+    with pytest.raises(ConfigError, match=r"models of rm are gone(.|\n)*c/ppo\nMove it away"):
+        folder.refuse_gaps(recipe)
+    (tmp_path / "rm").rename(folder.path / "rm")
+    (folder.path / "ppo").rename(tmp_path / "ppo")
+    (folder.path / "sft").rename(tmp_path / "sft")
+    with pytest.raises(ConfigError, match=r"models of sft are gone(.|\n)*c/rm\nMove it away"):
+        folder.refuse_gaps(recipe)
+    folder.refuse_gaps(read(f"runs_dir={tmp_path}", "name=c", "rm.model=org/own-7B"))

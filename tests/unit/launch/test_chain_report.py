@@ -9,8 +9,10 @@ import pytest
 from rich.console import Console
 
 from rlctl.launch.chain_chart import draw
+from rlctl.launch.chain_measures import ways
 from rlctl.launch.chain_numbers import measured, ranked
 from rlctl.launch.chain_view import cells, markdown, print_chain
+from rlctl.trainer.config import SamplingConfig
 
 
 def row(key: str, reward: float | None, right: float | None, tokens: int = 2, finish: str = "stop") -> dict:
@@ -81,6 +83,14 @@ def test_terminal_and_page_tell_the_same_numbers():
     print_chain(Console(file=out, width=100), SUMMARY, Path("runs/chain"))
     assert "0.750" in out.getvalue()
     assert "0.500 -> 0.800 of 521" in out.getvalue()
+
+
+def test_responses_of_the_report_end_as_those_of_ppo():
+    told = ways(SamplingConfig(max_new_tokens=9, stop=["\n"], temperature=0.7), 4)
+    assert {way: (one.n, round(one.temperature, 3)) for way, one in told.items()} == {
+        "greedy": (1, 0.0), "sampled": (4, 0.7),
+    }  # fmt: skip
+    assert all((one.max_tokens, list(one.stop)) == (9, ["\n"]) for one in told.values())
 
 
 @pytest.mark.parametrize("labelled", [True, False])

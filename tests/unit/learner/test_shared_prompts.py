@@ -106,6 +106,20 @@ def test_pairs_stay_together_and_pay_for_their_prompt_once() -> None:
     assert plan(pairs, 21, True, 2, True) == [[0, 1], [4, 5], [2, 3]]
 
 
+def test_a_long_prompt_with_many_short_responses_bounds_the_rows_of_attention() -> None:
+    """256 responses to one prompt would be 52 times the budget in attention's rows."""
+    prompt, mask = torch.arange(4, 404) % 60, torch.ones(4, dtype=torch.bool)
+    found = [Sequence(prompt, torch.arange(4), mask) for _ in range(256)]
+    batches = plan(found, 2048, True, shared=True)
+    cells = [
+        sum(bucket.rows * bucket.length for bucket in batch_of([found[i] for i in each], True).layout.buckets)
+        for each in batches
+    ]
+    assert max(cells) <= 4 * 2048
+    assert len(batches) == 13
+    assert len(plan(found[:1], 16, True, shared=True)) == 1
+
+
 def test_repeats_sum_their_gradients() -> None:
     index = torch.tensor([3, 0, 3, 1, 3, 1])
     repeats = Repeats.of(index)

@@ -59,6 +59,17 @@ def rows(tree: dict[str, Any], name: str) -> list[dict[str, Any]]:
     return [{k: v for k, v in json.loads(line).items() if k not in timed} for line in text.splitlines()]
 
 
+def test_examples_that_the_teacher_cannot_take_are_told_before_the_first_step(models, teacher, tmp_path):
+    tree = served(models, tmp_path, teacher.address)
+    long = [{"prompt": "1+1=" * 200, "chosen": "2"}]
+    path = tmp_path / "long.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in long))
+    tree["data"] = [{**tree["data"][0], "path": str(path)}]
+    with pytest.raises(ConfigError, match=r"teacher_service: the longest example has 8\d\d tokens, and .* takes 512"):
+        run(tree)
+    assert not (Path(tree["runs_dir"]) / tree["name"] / "metrics.jsonl").exists()
+
+
 @pytest.mark.parametrize("learner", [{}, {"packing": False, "micro_batch_tokens": 40}])
 def test_with_all_tokens_it_is_the_teacher_in_memory(models, teacher, tmp_path, learner):
     """Losses, gradients' norms and held-out measures of every step, up to float32's digits."""

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GPT2Config, OPTConfig
 
 from rlctl.learner.learner import Learner
 from rlctl.models.load import load_causal_lm
@@ -144,7 +144,7 @@ def test_old_logprobs_of_the_update_itself_are_the_recomputed_ones(folder, corre
     )
     found = []
     for enough in (True, False):
-        monkeypatch.setattr(own_pass, "is_enough", lambda _, enough=enough: enough)
+        monkeypatch.setattr(own_pass, "is_enough", lambda *_, enough=enough: enough)
         actor = learner(folder, config)
         passes = []
         monkeypatch.setattr(actor, "_infer", lambda *given, of=actor._infer, to=passes: to.append(1) or of(*given))
@@ -166,11 +166,33 @@ def test_old_logprobs_of_the_update_itself_are_the_recomputed_ones(folder, corre
         ({"kl": {"coef": 0.1}}, False),
         ({"kl": {"coef": 0}, "train": {"passes": 2}}, False),
         ({"kl": {"coef": 0}, "train": {"minibatches": 2}}, False),
-        ({"kl": {"coef": 0}, "actor": {"lora": {"rank": 2, "dropout": 0.1}}}, False),
+        ({"kl": {"coef": 0}, "actor": {"dtype": "float32", "lora": {"rank": 2}}}, True),
+        ({"kl": {"coef": 0}, "actor": {"dtype": "float32", "lora": {"rank": 2, "dropout": 0.1}}}, False),
     ],
 )
-def test_what_needs_old_logprobs_before_the_update(changes, enough):
-    assert own_pass.is_enough(settings(**changes)) == enough
+def test_what_needs_old_logprobs_before_the_update(folder, changes, enough):
+    config = settings(**changes)
+    assert own_pass.is_enough(config, learner(folder, config)) == enough
+
+
+@pytest.mark.parametrize(
+    ("model", "enough"),
+    [
+        (OPTConfig(dropout=0.3, hidden_size=32, num_hidden_layers=1, ffn_dim=32, num_attention_heads=2), False),
+        (OPTConfig(dropout=0.0, hidden_size=32, num_hidden_layers=1, ffn_dim=32, num_attention_heads=2), True),
+        (GPT2Config(n_embd=32, n_layer=1, n_head=2, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.3), False),
+        (GPT2Config(n_embd=32, n_layer=1, n_head=2, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0), True),
+    ],
+)
+def test_old_logprobs_are_without_the_dropout_of_the_model(tmp_path, model, enough):
+    """OPT calls dropout as a function, GPT-2 has modules; both have it by default."""
+    model.update({"vocab_size": 80, "word_embed_proj_dim": 32, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0})
+    AutoModelForCausalLM.from_config(model).save_pretrained(tmp_path)
+    config = settings(kl={"coef": 0}, advantage={"estimator": "rloo"})
+    actor = learner(tmp_path, config)
+    assert own_pass.is_enough(config, actor) == enough
+    metrics = Updater(config, actor, 0, 1, None).step(order(settled(by_hand(tmp_path, 0.7))))
+    assert metrics["mismatch/abs_diff_max"] < 1e-4
 
 
 def test_a_step_raises_the_probability_of_what_was_rewarded(folder):

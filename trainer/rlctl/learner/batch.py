@@ -24,6 +24,8 @@ from rlctl.models.rows import Repeats, take
 _LIKE = 0.75
 #: ... unless the bucket's rows are short anyway.
 _SHORT = 64
+#: Attention has a shared prompt in the row of each of its sequences: at most so many times the budget in all rows.
+_ROWS = 4
 
 
 @dataclass(frozen=True)
@@ -84,38 +86,39 @@ def plan(sequences: Seq[Sequence], budget: int, packing: bool, group: int = 1, s
 
     A packed micro-batch costs the sum of its lengths, a padded one its count times its longest. Every `group`
     neighbours (the two sides of a pair) stay in one micro-batch; such a group above the budget is one of its own.
-    `shared`: sequences of one prompt are neighbours, and a micro-batch pays for the prompt once.
+    `shared`: sequences of one prompt are neighbours, and a micro-batch pays for the prompt once, but is at most `_ROWS`
+    times the budget with the prompt in each of them.
     """
     lengths = [len(sequence) for sequence in sequences]
     prompts = owners(sequences) if shared else list(range(len(lengths)))
     groups = [range(first, first + group) for first in range(0, len(lengths), group)]
+    wholes = [sum(lengths[index] for index in each) for each in groups]
 
     def cost(number: int, paid: set[int]) -> int:
         if not packing:
             return group * max(lengths[index] for index in groups[number])
-        whole = sum(lengths[index] for index in groups[number])
         prompt = {prompts[index]: sequences[index].prompt_ids.numel() for index in groups[number]}
         times = Counter(prompts[index] for index in groups[number])
-        return whole - sum(prompt[owner] * (count - (owner not in paid)) for owner, count in times.items())
+        return wholes[number] - sum(prompt[owner] * (count - (owner not in paid)) for owner, count in times.items())
 
     costs = [cost(number, set()) for number in range(len(groups))]
     longest: dict[int, int] = {}
     for number, each in enumerate(groups):
         longest[prompts[each[0]]] = max(longest.get(prompts[each[0]], 0), costs[number])
     batches: list[list[int]] = []
-    used, paid = 0, set[int]()
+    used, rows, paid = 0, 0, set[int]()
     for number in sorted(
         range(len(groups)), key=lambda n: (-longest[prompts[groups[n][0]]], prompts[groups[n][0]], -costs[n], n)
     ):
         if batches and packing:
-            fits = used + cost(number, paid) <= budget
+            fits = used + cost(number, paid) <= budget and rows + wholes[number] <= _ROWS * budget
         else:
             fits = bool(batches) and costs[batches[-1][0]] * (len(batches[-1]) + 1) <= budget
         if not fits:
             batches.append([])
-            used, paid = 0, set()
+            used, rows, paid = 0, 0, set()
         batches[-1].append(number)
-        used += cost(number, paid)
+        used, rows = used + cost(number, paid), rows + wholes[number]
         paid.update(prompts[index] for index in groups[number])
     return [
         sorted((index for number in batch for index in groups[number]), key=lambda index: (-lengths[index], index))

@@ -33,6 +33,7 @@ from rlctl.learner.prompts import can_share
 from rlctl.learner.schedule import learning_rate
 from rlctl.learner.sequence import Sequence
 from rlctl.learner.share import Share, pool
+from rlctl.models.dropout import draws
 from rlctl.models.value_head import ValueModel
 
 
@@ -80,6 +81,11 @@ class Learner:
     def model_config(self) -> PretrainedConfig:
         """The Hugging Face configuration of the model."""
         return self._model.config
+
+    @property
+    def draws(self) -> bool:
+        """Whether a forward pass of `step` draws at random, and differs from that of `logprobs` under equal weights."""
+        return draws(self._model, self.model_config)
 
     # -- without gradient ---------------------------------------------------------------------------------------
 

@@ -96,6 +96,12 @@ class ServedTeacher:
         if size > limit:
             what = f"teacher_service: the longest response has {longest} tokens"
             raise ConfigError(too_large(what, size, limit, top_k=config.top_k, vocabulary=self.vocabulary).message)
+        longest = max((len(s) for item in items for s in item), default=0)
+        if longest > self._info.max_length:
+            raise ConfigError(
+                f"teacher_service: the longest example has {longest} tokens, and {self._info.model} takes "
+                f"{self._info.max_length} at most: lower max_prompt_len or max_len of the data"
+            )
 
     def take(self, items: Seq[Item]) -> None:
         self._items = items

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rlctl.algorithms.offpolicy import correction_weights
+from rlctl.learner.learner import Learner
 from rlctl.learner.loss import Batch
 from rlctl.learner.sequence import Sequence
 from rlctl.trainer.config import TrainingSettings
@@ -20,12 +21,11 @@ ROW = "row"
 """The scalar of a sequence by which its log-probs are found again."""
 
 
-def is_enough(settings: TrainingSettings) -> bool:
+def is_enough(settings: TrainingSettings, actor: Learner) -> bool:
     """Whether nothing needs the old log-probs before the update: no other update, no KL in the reward, no dropout."""
     once = settings.train.passes == 1 and settings.train.minibatches == 1
     in_reward = settings.needs_reference and not settings.kl.as_loss
-    dropout = settings.actor.lora is not None and settings.actor.lora.dropout > 0
-    return once and not in_reward and not dropout
+    return once and not in_reward and not actor.draws
 
 
 class OwnPass:

@@ -58,7 +58,8 @@ class Updater:
         if config.needs_critic and self._critic is not None:
             values = self._critic.values(experience.sequences)
         frozen = order.settled.step < config.train.freezing_actor_steps
-        own = OwnPass(config, experience.sequences) if own_pass.is_enough(config) and not frozen else None
+        enough = not frozen and own_pass.is_enough(config, self._learner)
+        own = OwnPass(config, experience.sequences) if enough else None
         metrics = rollout_metrics(experience)
         if own is None:
             local = self._learner.logprobs(self._mine(experience.sequences), config.sampling.temperature)
