@@ -138,6 +138,18 @@ def test_the_chat_template_of_the_data_is_saved_with_the_model(models, tmp_path,
     assert (tokenizer.pad_token_id != tokenizer.eos_token_id) or job != "rm"
 
 
+def test_a_chat_template_whose_file_goes_while_training_is_saved_all_the_same(models, tmp_path):
+    path = tmp_path / "template.jinja"
+    path.write_text("{% for m in messages %}({{ m['content'] }}){% endfor %}")
+    tree = settings("sft", *models, tmp_path, steps=1, eval_steps=0)
+    chat = {"apply_chat_template": True, "chat_template": str(path)}
+    tree |= {"data": [tree["data"][0] | chat], "eval_data": tree["eval_data"] | chat}
+    train(validate(ProcessConfig, {"run": tree}).run, stop=lambda: bool(path.unlink(missing_ok=True)))
+    assert not path.exists()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "runs" / "sft" / "model")
+    assert tokenizer.chat_template == "{% for m in messages %}({{ m['content'] }}){% endfor %}"
+
+
 def test_a_teacher_with_another_vocabulary_is_refused(models, tmp_path):
     tree = settings("kd", *models, tmp_path)
     other = tiny_llama(tmp_path / "other", hidden=32)

@@ -83,7 +83,7 @@ class SourceConfig(StrictConfig):
     @model_validator(mode="after")
     def _one_source(self) -> SourceConfig:
         if self.path and self.task:
-            raise ValueError("set path or task, not both")
+            raise ValueError("set path or task, not both (task=none clears the recipe's)")
         if self.splits:
             if any(share <= 0 for share in self.splits.values()) or sum(self.splits.values()) > 1 + 1e-9:
                 raise ValueError("the shares of splits must be above 0 and sum to 1 at most")

@@ -63,6 +63,8 @@ def train(
         if distributed.rank() == 0:
             _tell_data([*data.counts, *([held_out.counts] if held_out is not None else [])])
         objective.prepare(items, held_out_items)
+        # A template's file is read before the steps, with which it might go.
+        saved = tokenizer_to_save(config.training_data, tokenizer)
         cursor = data.cursor(config.shuffle, config.seed)
         loop = Loop(config, objective.learner, objective, items, held_out_items, cursor, steps)
         early = config.stop if isinstance(config, SFTConfig) else None
@@ -72,7 +74,7 @@ def train(
             end = loop.run(report, partial(_period, early, config.eval_steps), partial(_enough, early), stop)
             _check_learnt(early, end)
         if not end.stopped:
-            _save(objective, config.run_dir / MODEL, tokenizer_to_save(config.training_data, tokenizer), end)
+            _save(objective, config.run_dir / MODEL, saved, end)
         if distributed.rank() == 0:
             write_summary(config, end, len(items), len(held_out_items))
         return end

@@ -77,6 +77,7 @@ def _register(
     ptx: PretrainMix | None,
 ) -> None:
     """The commands that need the learner alone."""
+    saved = tokenizer_to_save(config.data.parts, tokenizer)
 
     def export(_payload: bytes) -> Iterator[tuple[str, torch.Tensor]] | None:
         if ranks.rank == 0:
@@ -90,7 +91,7 @@ def _register(
         aside = final.with_name("model.tmp")
         if ranks.rank == 0:
             shutil.rmtree(aside, ignore_errors=True)
-        learner.save_hf(aside, tokenizer_to_save(config.data.parts, tokenizer))
+        learner.save_hf(aside, saved)
         if ranks.rank == 0:
             fsync_tree(aside)
             shutil.rmtree(final, ignore_errors=True)
