@@ -100,8 +100,14 @@ class ChainRecipe(StrictConfig):
         if not self.model:
             raise ValueError("model is not set: name the model that SFT starts from")
         stages = self.stages(Trained("sft", "rm"))
-        ppo = stages["ppo"]
+        ppo, rm = stages["ppo"], stages["rm"]
         assert isinstance(ppo, Recipe)
+        assert isinstance(rm, RMRecipe)
+        if self.reward_model.normalize and rm.eval_data is None:
+            raise ValueError(
+                "rm.eval_data is not set: reward_model.normalize takes mean and deviation from these pairs; set it, or "
+                "reward_model.normalize = false"
+            )
         if ppo.eval.data is None:
             raise ValueError("ppo.eval.data is not set: the report asks these prompts")
         if ppo.cluster.nodes > 1:

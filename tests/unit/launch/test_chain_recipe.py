@@ -48,6 +48,7 @@ def test_models_and_pairs_go_from_stage_to_stage():
     assert stages["dpo"].data[0].path == "pairs.jsonl"
     assert stages["dpo"].eval_data == stages["rm"].eval_data
     assert read("rm.model=org/bigger-7B").rm_recipe("/sft/model").model == "org/bigger-7B"
+    assert read("rm.eval_data=none", "reward_model.normalize=false").rm_recipe("/sft/model").eval_data is None
     assert read("rm.model=''").rm_recipe("/sft/model").model == "/sft/model"
 
 
@@ -61,6 +62,7 @@ def test_models_and_pairs_go_from_stage_to_stage():
         ("rm.recipe=dpo", "is a recipe of `rlctl launch dpo`"),
         ("ppo.train.stepz=3", r"\[ppo\] unknown setting 'train.stepz'. Did you mean 'train.steps'"),
         ("ppo.eval.data=none", "ppo.eval.data is not set: the report asks these prompts"),
+        ("rm.eval_data=none", "rm.eval_data is not set: reward_model.normalize takes"),
         ("ppo.cluster.nodes=2", "set ppo.cluster.nodes = 1"),
         ("sample=3", "Did you mean 'samples'"),
         ("ppo.reward=5", r"\[ppo\] reward: Input should be a valid dictionary"),
