@@ -15,7 +15,7 @@ C = TypeVar("C", bound=StrictConfig)
 
 #: glibc's numbers and names of the block size above which memory is given back, and of how much may lie free.
 _MALLOC = {-3: "MALLOC_MMAP_THRESHOLD_", -1: "MALLOC_TRIM_THRESHOLD_"}
-_KEPT = (1 << 31) - 1
+_KEPT = 1 << 30
 
 
 def arguments(cls: type[C], argv: list[str] | None = None) -> C:

@@ -127,6 +127,13 @@ def test_a_teacher_that_is_not_there_is_a_wrong_setting(models, tmp_path):
     assert time.monotonic() - begun < 30
 
 
+def test_another_service_is_no_teacher(models, tmp_path):
+    with own_service("reward", {}, tmp_path / "reward.log") as service:
+        with pytest.raises(ConfigError, match=r"^teacher_service: .* is it the address of another service\?") as told:
+            run(served(models, tmp_path, service.address))
+        assert service.address in told.value.message
+
+
 def test_a_teacher_that_goes_away_ends_the_run_by_a_time_out_that_names_it(models, tmp_path):
     """It is waited for as long as a call may take; a training that is started again goes on once it is back."""
     tree = served(models, tmp_path, "127.0.0.1:9", timeout_s=2, ready_timeout_s=60) | {"eval_steps": 1}

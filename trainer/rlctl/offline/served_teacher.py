@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from rlctl.algorithms.distill import Told, told_cross_entropy, told_entropy
 from rlctl.clients.blocking import ReferenceClient
 from rlctl.clients.distributions import answer_bytes, tokens_told, too_large
-from rlctl.core.errors import ConfigError, DeadlineError, InternalError, RlctlError
+from rlctl.core.errors import ConfigError, InternalError, RlctlError
 from rlctl.learner.batch import MicroBatch
 from rlctl.learner.sequence import Sequence
 from rlctl.models.vocabulary import vocabulary_digest
@@ -54,7 +54,8 @@ class ServedTeacher:
     def __init__(self, config: TeacherServiceConfig, tokenizer: PreTrainedTokenizerBase) -> None:
         """Waits until one serves (`ready_timeout_s`).
 
-        Raises ConfigError where none does in that time, or its tokenizer is not the student's.
+        Raises ConfigError where none does in that time, or it does not let us in, or is another service, or its
+        tokenizer is not the student's.
         """
         self._config = config
         self._where = ", ".join(config.addresses)
@@ -72,12 +73,12 @@ class ServedTeacher:
     def _describe(self) -> pb.GetReferenceInfoResponse:
         try:
             self._client.ready()
-        except DeadlineError as error:
+            info = self._client.get_reference_info()
+        except RlctlError as error:
             raise ConfigError(
                 f"teacher_service: {error.message}. Start it (rlctl serve reference model=... "
-                f"server.listen={self._config.addresses[0]}), or correct teacher_service.addresses"
+                f"server.listen={self._config.addresses[0]}), or correct teacher_service"
             ) from error
-        info = self._client.get_reference_info()
         if info.tokenizer_digest != self._digest:
             what = "has another tokenizer than the model" if info.tokenizer_digest else "has no tokenizer"
             raise ConfigError(
