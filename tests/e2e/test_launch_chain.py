@@ -22,10 +22,16 @@ def rlctl(*arguments: str) -> str:
     return done.stdout
 
 
-def test_a_killed_chain_goes_on_and_compares_what_its_stages_made(tmp_path):
+def test_a_stopped_and_killed_chain_goes_on_and_compares_what_its_stages_made(tmp_path):
     run = launched_chain(tmp_path)
     rewarded_by = str(run.path / "rm" / "model")
     try:
+        run.start()
+        run.until(lambda: (run.path / "sft/run.json").is_file(), 200, "the first stage")
+        assert "not begun" in rlctl("status", "run", "--runs-dir", str(tmp_path / "runs"))
+        assert "goes on from where it stood" in rlctl("stop", "run", "--runs-dir", str(tmp_path / "runs"))
+        assert run.wait() == 130
+        assert "the same command (rlctl launch chain ...) goes on from here" in run.output.read_text()
         run.start()
         run.until(lambda: (run.path / "rm/checkpoints").is_dir(), 200, "a checkpoint of the reward model")
         assert run.process is not None
