@@ -1,6 +1,6 @@
 """What the CPU recipes of the loops come to on several seeds, as docs/loops.md tells.
 
-    .venv/bin/python tests/bench/loops.py [RECIPE ...] [--seeds 1,2,3]
+    PYTHONPATH=tests .venv/bin/python tests/bench/loops.py [RECIPE ...] [--seeds 1,2,3]
 
 Each is one `rlctl launch`. The held-out reward is the share of held-out sums that greedy decoding gets right.
 """

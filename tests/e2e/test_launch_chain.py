@@ -22,10 +22,22 @@ def rlctl(*arguments: str) -> str:
     return done.stdout
 
 
-def test_a_killed_chain_goes_on_and_compares_what_its_stages_made(tmp_path):
+def refusal(*arguments: str) -> str:
+    done = subprocess.run([sys.executable, "-m", "rlctl.cli.main", *arguments], capture_output=True, text=True)
+    assert done.returncode, done.stdout
+    return done.stderr
+
+
+def test_a_stopped_and_killed_chain_goes_on_and_compares_what_its_stages_made(tmp_path):
     run = launched_chain(tmp_path)
     rewarded_by = str(run.path / "rm" / "model")
     try:
+        run.start()
+        run.until(lambda: (run.path / "sft/run.json").is_file(), 200, "the first stage")
+        assert "not begun" in rlctl("status", "run", "--runs-dir", str(tmp_path / "runs"))
+        assert "goes on from where it stood" in rlctl("stop", "run", "--runs-dir", str(tmp_path / "runs"))
+        assert run.wait() == 130
+        assert "the same command (rlctl launch chain ...) goes on from here" in run.output.read_text()
         run.start()
         run.until(lambda: (run.path / "rm/checkpoints").is_dir(), 200, "a checkpoint of the reward model")
         assert run.process is not None
@@ -72,12 +84,9 @@ def test_a_killed_chain_goes_on_and_compares_what_its_stages_made(tmp_path):
     runs = ("--runs-dir", str(tmp_path / "runs"))
     assert "right answers, greedy" in rlctl("status", "run", *runs)
     assert "5 of 5" in rlctl("status", *runs)
+    assert "is a chain: name one of its stages" in refusal("chat", "run", *runs)
+    assert "is a chain: name one of its stages" in refusal("logs", "run", *runs)
+    assert "ppo.train.steps: 2 -> 3" in refusal("launch", "chain", str(run.recipe), "ppo.train.steps=3")
+    assert "trainer" in rlctl("logs", str(run.path / "ppo"))
     plan = rlctl("launch", "chain", str(run.recipe), "--dry-run")
     assert "stage 3 of 4: ppo" in plan
-    refused = subprocess.run(
-        [sys.executable, "-m", "rlctl.cli.main", "launch", "chain", str(run.recipe), "ppo.train.steps=3"],
-        capture_output=True,
-        text=True,
-    )
-    assert refused.returncode == 2
-    assert "ppo.train.steps: 2 -> 3" in refused.stderr

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rlctl.cli.runs import RunsDir, run_folder
+from rlctl.cli.runs import RunsDir, refuse_chain, run_folder
 
 POLL_S = 0.3
 
@@ -23,7 +23,9 @@ def logs(
     """What the processes of a run wrote."""
     from rlctl.core.errors import NotFoundError
 
-    folder = run_folder(run, runs_dir).path / "logs"
+    whole = run_folder(run, runs_dir)
+    refuse_chain(whole)
+    folder = whole.path / "logs"
     found = {path.stem: path for path in sorted(folder.glob("*.log"))}
     if process is not None:
         if process not in found:

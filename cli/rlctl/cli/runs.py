@@ -32,6 +32,15 @@ def _folder(name: str, runs_dir: Path) -> RunFolder:
     return RunFolder(path if path.is_dir() and (path / "recipe.toml").is_file() else runs_dir / name)
 
 
+def refuse_chain(folder: RunFolder) -> None:
+    """Raises FailedPreconditionError for a chain, where one of its stages is meant."""
+    from rlctl.core.errors import FailedPreconditionError
+
+    if folder.job == "chain":
+        path = folder.path
+        raise FailedPreconditionError(f"{path} is a chain: name one of its stages, {path}/sft, rm, ppo or dpo")
+
+
 def reach(
     run: str | None, address: str | None, runs_dir: Path, token_file: Path | None, ca: Path | None
 ) -> tuple[ChannelConfig, BusConfig | None]:
@@ -65,6 +74,7 @@ def model_of(target: str | None, runs_dir: Path) -> Path | None:
     folder = _folder(target, runs_dir)
     if not folder.exists:
         return resolve(target)
+    refuse_chain(folder)
     if folder.is_up():
         return None
     model = folder.path / "model"

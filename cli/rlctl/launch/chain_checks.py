@@ -19,7 +19,8 @@ def check_chain(recipe: ChainRecipe, *, here: bool, gpus: int | None) -> dict[St
     """The processes of each stage. Raises one ConfigError that tells every fault found in any of them.
 
     The models that stages will make are taken to be of the size of those they start from. `here`: the chain is to
-    start on this machine. `gpus`: those there are; None: trust `cluster` of each stage.
+    start on this machine. `gpus`: those of this machine; where it is None, or a stage joins a Ray cluster, the stage's
+    `cluster` is trusted.
     """
     plans: dict[Stage, Plan] = {}
     faults = [*_lengths(recipe), *_report_gpus(recipe, gpus)]
@@ -41,6 +42,8 @@ def stand_ins(recipe: ChainRecipe) -> Trained:
 
 def _check_stage(recipe: ChainRecipe, stage: Stage, expected: Trained, *, here: bool, gpus: int | None) -> Plan:
     wanted = recipe.stages(expected)[stage]
+    if wanted.cluster.ray_address is not None:
+        gpus = None
     if isinstance(wanted, Recipe):
         plan = planned(wanted, wanted.model, wanted.nats_port or 4222)
         check(wanted, plan, here=here, ports=False, gpus=gpus)

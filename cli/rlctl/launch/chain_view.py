@@ -21,13 +21,13 @@ CHART = "report.png"
 POLICIES = {"base": "base", "sft": "SFT", "ppo": "PPO", "dpo": "DPO"}
 #: Of a policy in the summary: its key, what it is called, and how it is written.
 MEASURES = (
-    ("accuracy", "right answers, greedy", ".3f"),
-    ("reward", "reward, greedy", ".3f"),
-    ("sampled_reward", "reward, sampled", ".3f"),
-    ("kl", "KL from SFT, nats a response", ".3f"),
-    ("length", "response length, tokens", ".2f"),
-    ("cut", "responses cut by length", ".3f"),
-    ("ranked", "right above wrong, by reward", ".3f"),
+    ("accuracy", "right answers, greedy", "z.3f"),
+    ("reward", "reward, greedy", "z.3f"),
+    ("sampled_reward", "reward, sampled", "z.3f"),
+    ("kl", "KL from SFT, nats a response", "z.3f"),
+    ("length", "response length, tokens", "z.2f"),
+    ("cut", "responses cut by length", "z.3f"),
+    ("ranked", "right above wrong, by reward", "z.3f"),
 )
 _NOTES = (
     "`reward` is the trained reward model's, {scale}. `KL from SFT` is the mean of log π(y) − log π_SFT(y) over "

@@ -11,7 +11,7 @@ from rlctl.cli.launch import read_chain_recipe, read_recipe, read_training_recip
 from rlctl.core.errors import ConfigError, NotFoundError
 from rlctl.launch.chain_checks import check_chain
 from rlctl.launch.chain_folder import ChainFolder
-from rlctl.launch.chain_recipe import ChainRecipe, Trained
+from rlctl.launch.chain_recipe import STAGES, ChainRecipe, Trained
 from rlctl.launch.recipe import Recipe
 from rlctl.launch.spec import shares
 
@@ -104,6 +104,10 @@ def test_the_recipe_for_gpus_fits_on_one_machine():
     told = r"= 16 GPUs, and there are 8(.|\n)*\[dpo\] the run needs 9 GPUs"
     with pytest.raises(ConfigError, match=told):
         check_chain(read("chain-7b", "generation.tensor_parallel=2", "dpo.learner.ranks=9"), here=False, gpus=None)
+    joining = [f"{stage}.cluster.ray_address=head:6379" for stage in STAGES]
+    check_chain(read("chain-7b", "generation.replicas=1", *joining), here=False, gpus=1)
+    with pytest.raises(ConfigError, match=r"\[ppo\] the run needs 8 GPUs"):
+        check_chain(read("chain-7b", "generation.replicas=1", *joining[:2], joining[3]), here=False, gpus=1)
     with pytest.raises(ConfigError, match="= 3072 tokens, but the report's generation holds 3000"):
         check_chain(read("chain-7b", "generation.max_model_len=3000"), here=False, gpus=None)
 

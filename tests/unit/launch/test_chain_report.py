@@ -60,7 +60,7 @@ SUMMARY = {
     "policies": [
         {"policy": name, "prompts": 521, "accuracy": accuracy, "reward": 0.1, "sampled_reward": 0.2, "kl": kl,
          "length": 3.0, "cut": 0.0, "ranked": None}
-        for name, accuracy, kl in (("base", 0.0, 40.0), ("sft", 0.5, 0.0), ("ppo", 0.75, 2.0), ("dpo", 0.7, 1.0))
+        for name, accuracy, kl in (("base", 0.0, 40.0), ("sft", 0.5, -1e-6), ("ppo", 0.75, 2.0), ("dpo", 0.7, 1.0))
     ],
 }  # fmt: skip
 
@@ -69,6 +69,7 @@ def test_the_table_has_a_line_a_measure_and_leaves_out_what_nobody_has():
     lines = {line[0]: line[1:] for line in cells(SUMMARY)}
     assert lines["right answers, greedy"] == ["0.000", "0.500", "0.750", "0.700"]
     assert lines["training, s"] == ["-", "30", "180", "20"]
+    assert lines["KL from SFT, nats a response"] == ["40.000", "0.000", "2.000", "1.000"]
     assert "right above wrong, by reward" not in lines
 
 
