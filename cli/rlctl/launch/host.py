@@ -13,6 +13,7 @@ from typing import Any
 from rlctl.core.errors import UnavailableError
 from rlctl.launch import sweep
 from rlctl.launch.embedded_ray import EmbeddedRay
+from rlctl.launch.interruption import interruptible_ray
 from rlctl.launch.recipe import MachinesSection
 from rlctl.launch.spec import ProcessSpec
 
@@ -73,12 +74,14 @@ class Host:
             if self.embedded:
                 interface = self._cluster.interface
                 self._ray = EmbeddedRay(interface if _is_address(interface) else "127.0.0.1")
-                self._ray.start()
+                with interruptible_ray():
+                    self._ray.start()
             else:
                 import ray
 
                 _reach(str(self._cluster.ray_address))
-                ray.init(address=self._cluster.ray_address, log_to_driver=False, logging_level="ERROR")
+                with interruptible_ray():
+                    ray.init(address=self._cluster.ray_address, log_to_driver=False, logging_level="ERROR")
         except Exception as error:
             where = "inside the launcher" if self.embedded else f"at {self._cluster.ray_address}"
             mend = (

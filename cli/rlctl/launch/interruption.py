@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from unittest.mock import patch
 
 from rlctl.launch import sweep
 
@@ -21,6 +22,18 @@ def interruptible() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def interruptible_ray() -> Iterator[None]:
+    """While Ray starts: it has SIGTERM end the process with status 15 from then on; here that stays an interrupt."""
+    from ray._private import utils
+
+    def instead(_handler: object) -> None:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+    with patch.object(utils, "set_sigterm_handler", instead, create=True):
+        yield
 
 
 @contextmanager
