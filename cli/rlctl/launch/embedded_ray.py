@@ -21,6 +21,8 @@ from functools import partial
 from typing import Any
 from unittest.mock import patch
 
+from rlctl.launch.interruption import interruptible_ray
+
 #: Nothing is sent anywhere, no process of ours is taken for a memory hog, a slow start is waited for.
 ENV = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -48,11 +50,12 @@ class EmbeddedRay:
         if "RAY_AUTH_MODE" not in os.environ:
             os.environ["RAY_AUTH_MODE"] = "token"
             os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+        # Only now: Ray reads how it authenticates when it is imported.
         import ray
 
         for attempt in range(STARTS):
             try:
-                with _bare(_free_port(self._address)):
+                with interruptible_ray(), _bare(_free_port(self._address)):
                     ray.init(
                         _node_ip_address=self._address,
                         _temp_dir=self._folder,

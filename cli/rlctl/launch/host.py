@@ -74,8 +74,7 @@ class Host:
             if self.embedded:
                 interface = self._cluster.interface
                 self._ray = EmbeddedRay(interface if _is_address(interface) else "127.0.0.1")
-                with interruptible_ray():
-                    self._ray.start()
+                self._ray.start()
             else:
                 import ray
 
