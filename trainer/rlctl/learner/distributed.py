@@ -90,6 +90,15 @@ def broadcast_bytes(data: bytes | None = None) -> bytes:
     return payload.numpy().tobytes()
 
 
+def broadcast_tensor(tensor: Tensor) -> None:
+    """The tensor of every rank, on any device, becomes rank 0's."""
+    if world_size() == 1:
+        return
+    held = tensor.detach().to("cpu", copy=True).contiguous()
+    dist.broadcast(held.view(-1).view(torch.uint8), 0, group=_step)
+    tensor.detach().copy_(held)
+
+
 def gather_bytes(data: bytes) -> list[bytes]:
     """The bytes of every rank, in rank order, on every rank."""
     if world_size() == 1:

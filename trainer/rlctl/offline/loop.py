@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from rlctl.data.cursor import PromptCursor
@@ -141,7 +142,9 @@ class Loop:
     def _measure(self) -> None:
         if not self._held_out:
             return
-        self.measured = self._objective.measure(self._held_out)
+        # What is measured is the model that will be saved.
+        with self._learner.averaged() if self._config.learner.ema_as_model else nullcontext():
+            self.measured = self._objective.measure(self._held_out)
         if self._metrics is not None:
             self._metrics.evaluation(self.step, self.measured | {"n": float(len(self._held_out))})
 
