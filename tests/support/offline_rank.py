@@ -136,6 +136,20 @@ def configs(stages: str) -> dict[str, LearnerConfig]:
     return found
 
 
+def averaged(policy: Path, config: LearnerConfig) -> torch.Tensor:
+    """Held-out loss of the moving average after two steps, then of the weights themselves."""
+    optimizer = OptimizerConfig(lr=1e-2, eps=1e-2)
+    config = config.model_copy(update={"optimizer": optimizer, "ema_decay": 0.5, "ema_as_model": True})
+    learner = Learner(load_causal_lm(policy, "float32"), config, total_steps=2, forward=sft.GreedyForward)
+    objective = sft.SFTObjective(learner)
+    items = [sft.to_item(example) for example in draw()[0]]
+    for _ in range(2):
+        objective.step(items)
+    with learner.averaged():
+        average = objective.measure(items)["loss"]
+    return torch.tensor([average, objective.measure(items)["loss"]])
+
+
 def main(policy: str, other: str, out: str, stages: str, address: str) -> None:
     found: dict[str, torch.Tensor] = {}
     for kind, config in configs(stages).items():
@@ -153,6 +167,7 @@ def main(policy: str, other: str, out: str, stages: str, address: str) -> None:
                 measured = objective.measure(items)
                 found[f"{key}.loss"] = torch.tensor([metrics["loss"], measured["loss"], measured["accuracy"]])
             objective.close()
+        found[f"average/{kind}"] = averaged(Path(policy), config)
     if torch.distributed.get_rank() == 0:
         save_file(found, out)
 

@@ -186,3 +186,13 @@ def test_gradient_and_measures_do_not_depend_on_the_split(found, name):
             torch.testing.assert_close(value, numbers, rtol=1e-5, atol=1e-6, msg=lambda text, split=split: split + text)
         else:
             assert float((value - wanted).norm() / wanted.norm()) < 1e-5, split
+
+
+def test_every_rank_measures_the_average(found):
+    """Without ZeRO-3 rank 0 alone keeps it."""
+    by_split = found["average"]
+    assert set(by_split) == {"1 ranks/zero0", "2 ranks/zero0", "2 ranks/zero3", "2 ranks/spread"}
+    wanted = by_split["1 ranks/zero0"]
+    assert float(wanted[0] - wanted[1]) > 0.01  # the average lags behind
+    for split, value in by_split.items():
+        torch.testing.assert_close(value, wanted, rtol=1e-5, atol=1e-6, msg=lambda text, split=split: split + text)

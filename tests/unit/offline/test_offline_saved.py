@@ -110,10 +110,15 @@ def test_a_process_reward_model_judges_with_its_reward_tokens(models, tmp_path):
     assert end.held_out["loss"] == pytest.approx(sum(nats) / len(nats), rel=1e-5)
 
 
-@pytest.mark.parametrize("job", ["dpo", "kto", "kd"])
-def test_policies_load_and_give_the_same_measures_again(models, tmp_path, job):
-    """Measured once more as a run's first weights, against the same other model."""
+@pytest.mark.parametrize(
+    ("job", "average"),
+    [("dpo", {}), ("kto", {}), ("kd", {}), ("dpo", {"ema_decay": 0.8, "ema_as_model": True})],
+)
+def test_policies_load_and_give_the_same_measures_again(models, tmp_path, job, average):
+    """Measured once more as a run's first weights, against the same other model: what was measured is what is saved,
+    where that is the moving average too."""
     tree = settings(job, *models, tmp_path, **CHANGED)
+    tree["learner"] = tree.get("learner", {}) | average
     if job != "kd":
         tree["reference"] = tree.get("reference", {}) | {"model": str(models[0])}
     end = run(tree)
