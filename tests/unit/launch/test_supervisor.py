@@ -109,11 +109,21 @@ def lines(path: Path, count: int, supervisor: Supervisor | None = None, timeout_
 
 
 def gone(pid: int) -> bool:
+    """Killed; on a busy machine it may take a while to die, and no longer has its environment meanwhile."""
+    deadline = time.monotonic() + 10.0
+    while alive(pid):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def alive(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return True
-    return state in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
 
 
 def test_a_killed_service_is_restarted_alone_and_its_old_children_are_gone(
