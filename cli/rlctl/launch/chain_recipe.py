@@ -167,7 +167,7 @@ def read_chain(path: Path, overrides: Sequence[str] = ()) -> ChainRecipe:
         if isinstance(own, dict):
             _refuse_filled_in(stage, own)
             tree[stage] = _put_together(stage, own)
-    return validate(ChainRecipe, tree, source=path, text=text)
+    return validate(ChainRecipe, tree, source=path, text=text, overrides=overrides)
 
 
 def _put_together(stage: Stage, own: dict[str, Any]) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def load(cls: type[C], path: Path | None = None, overrides: Sequence[str] = ()) 
         tree = parse(text, path)
     for override in overrides:
         set_override(tree, override)
-    return validate(cls, tree, source=path, text=text)
+    return validate(cls, tree, source=path, text=text, overrides=overrides)
 
 
 def parse(text: str, path: Path) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def set_override(tree: dict[str, Any], override: str) -> None:
     """Sets `a.b.c=value` in a nested dict; `a.b=none` clears an optional setting."""
     key, equals, raw = override.partition("=")
     if not equals or not key.strip():
-        raise ConfigError(f"{override!r} is no override; write name=value, for example trainer.steps=100")
+        raise ConfigError(f"{override!r} is no override; write name=value, for example train.steps=100")
     parts = key.strip().split(".")
     node = tree
     for part in parts[:-1]:
@@ -101,29 +101,46 @@ def _value(raw: str) -> Any:
         return raw
 
 
-def validate(cls: type[C], tree: dict[str, Any], *, source: Path | None = None, text: str = "") -> C:
-    """Validates a nested dict; every fault is told in one ConfigError."""
+def validate(
+    cls: type[C], tree: dict[str, Any], *, source: Path | None = None, text: str = "", overrides: Sequence[str] = ()
+) -> C:
+    """Validates a nested dict; every fault is told in one ConfigError, with the override or the line it came from."""
     try:
         return cls.model_validate(tree)
     except ValidationError as error:
-        lines = [_describe(cls, dict(fault), source, text) for fault in error.errors()]
+        lines = [_describe(cls, dict(fault), source, text, overrides) for fault in error.errors()]
         raise ConfigError("\n".join(lines)) from None
 
 
-def _describe(cls: type[BaseModel], fault: dict[str, Any], source: Path | None, text: str) -> str:
-    location = [part for part in fault["loc"] if not _is_tag(part)]
-    name = ".".join(str(part) for part in location) or "(settings)"
-    where = ""
-    if source is not None:
-        line = _line_of(text, [str(part) for part in location])
+def _describe(
+    cls: type[BaseModel], fault: dict[str, Any], source: Path | None, text: str, overrides: Sequence[str]
+) -> str:
+    location = [str(part) for part in fault["loc"] if not _is_tag(part)]
+    name = ".".join(location) or "(settings)"
+    where, unknown = "", fault["type"] == "extra_forbidden"
+    if override := _override_of(location, overrides, unknown):
+        where = f"{override!r}: "
+    elif source is not None:
+        line = _line_of(text, location)
         where = f"{source}:{line}: " if line else f"{source}: "
-    if fault["type"] == "extra_forbidden":
+    if unknown:
         hint = _hint(name, list(dict(setting_names(cls))))
         return f"{where}unknown setting {name!r}. {hint}"
     message = fault["msg"].removeprefix("Value error, ")
+    if fault["type"] in ("model_type", "dict_type"):
+        message = "must be a table of settings (`none` clears an optional one)"
     given = fault.get("input")
     shown = f" (given: {given!r})" if isinstance(given, str | int | float | bool) else ""
     return f"{where}{name}: {message}{shown}"
+
+
+def _override_of(location: list[str], overrides: Sequence[str], unknown: bool) -> str | None:
+    """The last override that set what stands at `location` or above it; below it, when the key itself is unknown."""
+    for override in reversed(overrides):
+        parts = override.partition("=")[0].strip().split(".")
+        if parts == location[: len(parts)] or (unknown and location == parts[: len(location)]):
+            return override
+    return None
 
 
 def _hint(name: str, known: list[str]) -> str:
