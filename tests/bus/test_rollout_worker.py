@@ -18,6 +18,7 @@ from rlctl.core.errors import (
     UnavailableError,
 )
 from rlctl.v1.generation_pb2 import FINISH_REASON_ABORT, FINISH_REASON_STOP
+from rlctl.v1.reward_pb2 import ItemError, ItemScore
 from support.groups import Connect, collect, group_id, rollout, task
 from support.rollout_services import Generation
 from support.worker_stage import Stage, failing, until
@@ -192,6 +193,22 @@ async def test_a_service_that_is_away_is_waited_for_while_the_prompt_is_kept(
     [group] = await stage.groups(1)
     assert group.samples[0].reward == 1.0
     assert len(stage.generation.calls) == 1, "what was generated is not generated again"
+
+
+async def test_a_remote_reward_that_cannot_be_reached_is_waited_for(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone = ItemScore(error=ItemError(reason="REWARD_UNREACHABLE", message="cannot reach http://far/away"))
+    stage.reward.answer = gone
+    await stage.work(score_timeout_s=0.5)
+    with caplog.at_level(logging.WARNING, logger="rlctl.rollout"):
+        await stage.ask(task(1))
+        await until(lambda: "waiting for reward since 0 s: cannot reach http://far/away" in caplog.text)
+    stage.reward.answer = None
+    [group] = await stage.groups(1)
+    assert group.samples[0].reward == 1.0
+    assert len(stage.generation.calls) == 1
+    assert len(stage.reward.calls) > 1
 
 
 async def test_a_group_over_the_message_limit_becomes_a_group_that_says_so(stage: Stage, connect: Connect) -> None:

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from rlctl.core.errors import ConfigError
+from rlctl.core.errors import ConfigError, UnavailableError
 from rlctl.reward.grader_scorer import GraderScorer
 from rlctl.reward.http_scorer import HttpScorer
 from rlctl.reward.sandboxed_scorer import SandboxedScorer
@@ -74,11 +74,23 @@ async def test_a_remote_that_fails_at_first_is_asked_again():
     assert len(got) == 2
 
 
-async def test_a_remote_that_keeps_failing_is_unreachable():
-    with remote((500, "oops")) as (url, got):
+@pytest.mark.parametrize(
+    "status, reason",
+    [(500, "REWARD_REFUSED"), (502, "REWARD_UNREACHABLE"), (503, "REWARD_UNREACHABLE"), (504, "REWARD_UNREACHABLE")],
+)
+async def test_a_remote_that_keeps_failing_is_asked_three_times(status, reason):
+    with remote((status, "oops")) as (url, got):
         outcomes = await _post(url)
-    assert _reasons(outcomes) == ["REWARD_UNREACHABLE"] * 2
-    assert "answered 500: oops" in outcomes[0].message
+    assert _reasons(outcomes) == [reason] * 2
+    assert f"answered {status}: oops" in outcomes[0].message
+    assert len(got) == 3
+
+
+async def test_a_remote_that_breaks_off_has_refused():
+    with remote((None, 0.0)) as (url, got):
+        outcomes = await _post(url)
+    assert _reasons(outcomes) == ["REWARD_REFUSED"] * 2
+    assert "broke off" in outcomes[0].message
     assert len(got) == 3
 
 
@@ -90,12 +102,21 @@ async def test_a_refusal_is_not_repeated():
     assert len(got) == 1
 
 
-async def test_nobody_there_is_unreachable():
+async def test_a_remote_that_is_gone_is_unreachable():
     with remote((200, {})) as (url, _):
-        pass
-    outcomes = await _post(url)
+        scorer = HttpScorer(url, 10.0)
+        await scorer.load()
+    outcomes = await scorer.score(ITEMS)
+    await scorer.close()
     assert _reasons(outcomes) == ["REWARD_UNREACHABLE"] * 2
     assert url in outcomes[0].message
+
+
+async def test_a_reward_where_nobody_listens_does_not_load():
+    with remote((200, {})) as (url, _):
+        pass
+    with pytest.raises(UnavailableError, match=r"cannot reach http://127\.0\.0\.1:.*start the remote reward, or correct"):
+        await _post(url)
 
 
 async def test_a_slow_remote_times_out():

@@ -63,7 +63,7 @@ class Generation(Recorded, GenerationServiceServicer):
                 finish_reason=generation_pb2.FINISH_REASON_STOP,
                 policy_versions=[7],
             )
-            for index in range(request.sampling.n)
+            for index in range(request.sampling.n or 1)
         ]
         return generation_pb2.GenerateResponse(
             request_id=request.request_id, prompt_token_ids=request.tokens.ids, samples=samples
@@ -71,7 +71,9 @@ class Generation(Recorded, GenerationServiceServicer):
 
 
 class Reward(Recorded, RewardServiceServicer):
-    """The reward is the label; a response that ends in 1 cannot be scored."""
+    """The reward is the label; a response that ends in 1 cannot be scored. Or every item gets `answer`."""
+
+    answer: reward_pb2.ItemScore | None = None
 
     def register(self, server: grpc.aio.Server) -> list[str]:
         add_RewardServiceServicer_to_server(self, server)
@@ -79,7 +81,7 @@ class Reward(Recorded, RewardServiceServicer):
 
     async def Score(self, request: reward_pb2.ScoreRequest, context: Any) -> reward_pb2.ScoreResponse:
         await self.begin(request)
-        return reward_pb2.ScoreResponse(scores=[self._score(item) for item in request.items])
+        return reward_pb2.ScoreResponse(scores=[self.answer or self._score(item) for item in request.items])
 
     @staticmethod
     def _score(item: reward_pb2.ScoreItem) -> reward_pb2.ItemScore:

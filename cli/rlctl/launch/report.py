@@ -85,6 +85,9 @@ def print_summary(console: Console, run: str, folder: Path, summary: dict[str, A
     seconds = sum(summary["time"].values())
     if seconds:
         table.add_row("time", "  ".join(f"{name} {value / seconds:.0%}" for name, value in summary["time"].items()))
+    if ledger["dropped"]:
+        reasons = "  ".join(f"{reason} {count}" for reason, count in ledger["dropped_by_reason"].items())
+        table.add_row("dropped for", reasons)
     if restarts:
         table.add_row("restarts", str(restarts))
     if summary.get("model"):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-#: Settings are wrong: no restart mends them.
-CONFIG_EXIT_CODE = 2
+#: Exit codes of what no restart mends, and how it is said.
+FINAL_CODES = {2: "its settings are wrong", 3: "starting it again would not help"}
 #: A process that ends by itself with an error, so soon after its start, so many times in a row, will do it again.
 HOPELESS_AFTER = 3
 SHORT_LIFE_S = 60.0
@@ -39,8 +39,8 @@ class RestartPolicy:
         short = lived_s < SHORT_LIFE_S
         self._short_lives[name] = self._short_lives.get(name, 0) + 1 if short else 0
         self._errors[name] = self._errors.get(name, 0) + 1 if short and code > 0 else 0
-        if code == CONFIG_EXIT_CODE:
-            raise GiveUp("its settings are wrong")
+        if code in FINAL_CODES:
+            raise GiveUp(FINAL_CODES[code])
         if self._errors[name] >= HOPELESS_AFTER:
             raise GiveUp(f"{HOPELESS_AFTER} starts in a row ended with an error")
         while self._recent and now - self._recent[0] > self._window_s:

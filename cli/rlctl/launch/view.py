@@ -144,6 +144,8 @@ def _measures(row: dict[str, Any]) -> list[str]:
     ):
         if name in row:
             shown.append(f"{label} {row[name]:{form}}")
+    if row.get("ledger/dropped"):
+        shown.append(f"dropped {row['ledger/dropped']:.0f}")
     return shown
 
 

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 from rlctl.clients.requests import with_request_id
+from rlctl.core.errors import UnavailableError
 from rlctl.rpc.pool import Pool
 from rlctl.v1 import reward_pb2 as pb
 from rlctl.v1.reward_pb2_grpc import RewardServiceStub
+
+#: Reason of an item whose remote reward did not answer.
+UNREACHABLE = "REWARD_UNREACHABLE"
+
+
+def check_reached(scores: Iterable[pb.ItemScore]) -> None:
+    """Raises UnavailableError where a remote reward could not be reached: asked again, it may answer."""
+    for score in scores:
+        if score.error.reason == UNREACHABLE:
+            raise UnavailableError(score.error.message, reason=UNREACHABLE)
 
 
 class RewardClient:

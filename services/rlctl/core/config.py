@@ -1,7 +1,7 @@
 """Settings: frozen pydantic models, read once from TOML or JSON with `key=value` overrides on top.
 
 An unknown key fails with the nearest right name; a wrong value fails with the setting's full name,
-the file and the line it stands in, and what is allowed.
+the override or the file and line it stands in, and what is allowed.
 """
 
 from __future__ import annotations
@@ -128,10 +128,19 @@ def _describe(
         return f"{where}unknown setting {name!r}. {hint}"
     message = fault["msg"].removeprefix("Value error, ")
     if fault["type"] in ("model_type", "dict_type"):
-        message = "must be a table of settings (`none` clears an optional one)"
+        message = "must be a table, or `none`" if _is_optional(cls, location) else "must be a table; {} is an empty one"
     given = fault.get("input")
     shown = f" (given: {given!r})" if isinstance(given, str | int | float | bool) else ""
     return f"{where}{name}: {message}{shown}"
+
+
+def _is_optional(cls: type[BaseModel] | None, location: list[str]) -> bool:
+    """Whether a setting may be `none`."""
+    field = None
+    for part in location:
+        field = cls.model_fields.get(part) if cls is not None else None
+        cls = submodel(field.annotation) if field is not None else None
+    return field is not None and type(None) in get_args(field.annotation)
 
 
 def _override_of(location: list[str], overrides: Sequence[str], unknown: bool) -> str | None:

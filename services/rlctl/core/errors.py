@@ -6,6 +6,7 @@ RlctlError
 ├── NotFoundError             a named thing does not exist
 ├── FencedError               a newer trainer owns the run
 ├── FailedPreconditionError   right request, wrong state (for example: weights not loaded yet)
+│   └── NothingToTrainError   every prompt group of some steps in a row was dropped
 ├── ResourceExhaustedError    a stated limit is passed (message size, memory, queue length)
 ├── UnavailableError          the other side cannot be reached, or is not serving; retry may help
 ├── DeadlineError             it took too long; says on whom it waited
@@ -26,7 +27,7 @@ class RlctlError(Exception):
     """
 
     reason = "UNKNOWN"
-    #: What a process that ends with it exits with; 2: started again as it is, it would end so again.
+    #: What a process that ends with it exits with; 2 and 3: started again as it is, it would end so again.
     exit_code = 1
 
     def __init__(self, message: str, *, reason: str | None = None, **metadata: object) -> None:
@@ -56,6 +57,11 @@ class FencedError(RlctlError):
 
 class FailedPreconditionError(RlctlError):
     reason = "FAILED_PRECONDITION"
+
+
+class NothingToTrainError(FailedPreconditionError):
+    exit_code = 3
+    reason = "NOTHING_TO_TRAIN"
 
 
 class ResourceExhaustedError(RlctlError):

@@ -7,11 +7,16 @@ import json
 
 import httpx
 
+from rlctl.core.errors import UnavailableError
 from rlctl.reward.results import BadResultError, read_results
 from rlctl.reward.scorer import Fault, Item, Outcome, finite
 
 #: Tries of a call that cannot be made or answers 5xx, and seconds before the second and third.
 PAUSES_S = (0.2, 1.0)
+#: Statuses of a gateway whose service is down: nothing is wrong with what was asked.
+DOWN = (502, 503, 504)
+#: Seconds that the first look, whether anything listens, takes at most.
+LOOK_S = 5.0
 ANSWER_BYTES = 64 << 20
 
 
@@ -24,7 +29,16 @@ class HttpScorer:
         self._client: httpx.AsyncClient | None = None
 
     async def load(self) -> None:
+        """Raises UnavailableError where nothing listens; later the callers decide how long to wait."""
         self._client = httpx.AsyncClient(timeout=self._timeout_s)
+        try:
+            await self._client.head(self._url, timeout=LOOK_S)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise UnavailableError(
+                f"cannot reach {self._url} ({error}): start the remote reward, or correct its url"
+            ) from error
+        except httpx.TransportError:
+            pass  # Something listens there; it need not know HEAD.
 
     async def score(self, items: list[Item]) -> list[Outcome]:
         body = {
@@ -54,15 +68,18 @@ class HttpScorer:
             await asyncio.sleep(pause)
             try:
                 status, answer = await self._once(body)
-            except httpx.TransportError as error:
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                 fault = Fault("REWARD_UNREACHABLE", f"cannot reach {self._url} ({type(error).__name__}: {error})")
+                continue
+            except httpx.TransportError as error:
+                fault = Fault("REWARD_REFUSED", f"{self._url} broke off ({type(error).__name__}: {error})")
                 continue
             if status == 200:
                 return answer
-            fault = Fault("REWARD_REFUSED", f"{self._url} answered {status}: {answer[:200].decode(errors='replace')}")
+            reason = "REWARD_UNREACHABLE" if status in DOWN else "REWARD_REFUSED"
+            fault = Fault(reason, f"{self._url} answered {status}: {answer[:200].decode(errors='replace')}")
             if status < 500:
                 return fault
-            fault = Fault("REWARD_UNREACHABLE", fault.message)
         return fault
 
     async def _once(self, body: dict[str, list[str]]) -> tuple[int, bytes]:

@@ -43,8 +43,8 @@ class Fault:
     | REWARD_BAD_RESULT | not one number an item |
     | REWARD_BAD_METADATA | a task's item without its entry |
     | REWARD_NO_LABEL | a grader's item without the right answer |
-    | REWARD_UNREACHABLE | a remote reward cannot be reached or answers 5xx |
-    | REWARD_REFUSED | a remote reward answers with another status than 200 |
+    | REWARD_UNREACHABLE | a remote reward cannot be reached, or answers 502, 503 or 504: asked later it may answer |
+    | REWARD_REFUSED | a remote reward answers with another status than 200, or breaks off |
     """
 
     reason: str

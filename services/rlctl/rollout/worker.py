@@ -24,7 +24,7 @@ from rlctl.bus.consumer import Consumer, Delivery
 from rlctl.bus.ids import group_key
 from rlctl.clients.generation import GenerationClient
 from rlctl.clients.reference import ReferenceClient
-from rlctl.clients.reward import RewardClient
+from rlctl.clients.reward import RewardClient, check_reached
 from rlctl.core.errors import ResourceExhaustedError, RlctlError
 from rlctl.rollout import metrics
 from rlctl.rollout.batcher import Batcher
@@ -206,8 +206,13 @@ class Worker:
 
     async def _call_score(self, items: list[ScoreItem]) -> list[ItemScore]:
         request = ScoreRequest(items=items)
-        timeout_s = self._config.score_timeout_s
-        return list((await self._insist("reward", lambda: self._reward.score(request, timeout_s=timeout_s))).scores)
+
+        async def score() -> list[ItemScore]:
+            scores = (await self._reward.score(request, timeout_s=self._config.score_timeout_s)).scores
+            check_reached(scores)
+            return list(scores)
+
+        return await self._insist("reward", score)
 
     async def _insist(self, service: str, call: Callable[[], Awaitable[T]]) -> T:
         self._calls[service] += 1

@@ -42,7 +42,7 @@ def test_an_override_goes_before_the_file_and_the_file_before_the_default(path: 
     [
         ("steps = 1\nstep = 3\n", "whole.toml:2: unknown setting 'step'. Did you mean 'steps'?"),
         ("\n[part]\nrate = -1\n", "whole.toml:3: part.rate: Input should be greater than 0 (given: -1)"),
-        ("part = 3\n", "whole.toml:1: part: must be a table of settings (`none` clears an optional one) (given: 3)"),
+        ("part = 3\n", "whole.toml:1: part: must be a table; {} is an empty one (given: 3)"),
         ("[part]\nrates = 1\n", "whole.toml:2: unknown setting 'part.rates'. Did you mean 'part.rate'?"),
         ("steps =\n", "whole.toml: Invalid value"),
     ],
@@ -60,7 +60,7 @@ def test_a_fault_in_a_file_names_its_line(text: str, told: str, path: Path) -> N
         ("prat.rate=3", "'prat.rate=3': unknown setting 'prat'. Did you mean 'part'?"),
         ("part.rate=0", "'part.rate=0': part.rate: Input should be greater than 0 (given: 0)"),
         ("part={rate=0}", "'part={rate=0}': part.rate: Input should be greater than 0 (given: 0)"),
-        ("spare=", "'spare=': spare: must be a table of settings (`none` clears an optional one) (given: '')"),
+        ("spare=", "'spare=': spare: must be a table, or `none` (given: '')"),
         ("steps", "'steps' is no override; write name=value"),
     ],
 )

@@ -65,7 +65,7 @@ def test_models_and_pairs_go_from_stage_to_stage():
         ("rm.eval_data=none", "rm.eval_data is not set: reward_model.normalize takes"),
         ("ppo.cluster.nodes=2", "set ppo.cluster.nodes = 1"),
         ("sample=3", "Did you mean 'samples'"),
-        ("ppo.reward=5", r"\[ppo\] reward: must be a table of settings"),
+        ("ppo.reward=5", r"\[ppo\] reward: must be a table"),
         ("model=", "model is not set: name the model that SFT starts from"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rlctl.core.errors import NothingToTrainError
 from rlctl.launch.restart import GiveUp, RestartPolicy
 
 
@@ -51,3 +52,8 @@ def test_a_long_life_between_errors_makes_them_no_row() -> None:
 def test_wrong_settings_end_the_run_at_once() -> None:
     with pytest.raises(GiveUp, match="settings are wrong"):
         RestartPolicy(100, 600.0, Clock()).delay("trainer-0", 2, 1.0)
+
+
+def test_a_run_with_nothing_to_train_on_is_not_restarted() -> None:
+    with pytest.raises(GiveUp, match="would not help"):
+        RestartPolicy(100, 600.0, Clock()).delay("trainer-0", NothingToTrainError.exit_code, 100.0)

@@ -98,7 +98,9 @@ def test_the_summary_says_how_reward_and_accuracy_moved_and_where_the_model_is(t
         "status": "done", "steps": 150, "total_steps": 150, "seconds": 214.2,
         "reward": {"first": 0.51, "last": 0.93},
         "eval": {"before": {"step": 0, "accuracy": 0.575}, "after": {"step": 150, "accuracy": 0.9625}, "n": 400},
-        "ledger": {"issued": 4800, "trained": 4799, "dropped": 1, "pending": 0},
+        "ledger": {
+            "issued": 4800, "trained": 4799, "dropped": 1, "pending": 0, "dropped_by_reason": {"REWARD_FAILED": 1},
+        },
         "time": {"generate": 50.0, "train": 150.0}, "model": "/runs/trial/model",
     }  # fmt: skip
     print_summary(Console(file=out, width=120), "trial", tmp_path, summary, restarts=2)
@@ -106,6 +108,7 @@ def test_the_summary_says_how_reward_and_accuracy_moved_and_where_the_model_is(t
     for shown in (
         "150 of 150 in 214 s", "0.510 (first step) -> 0.930 (last step)",
         "0.575 after 0 steps -> 0.963 after 150 (400 prompts)", "issued 4800  trained 4799  dropped 1  pending 0",
+        "REWARD_FAILED 1",
         "generate 25%  train 75%", "/runs/trial/model", "rlctl chat trial",
     ):  # fmt: skip
         assert shown in text

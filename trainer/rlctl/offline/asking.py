@@ -11,7 +11,7 @@ from typing import Any
 from rlctl.bus.config import BusConfig
 from rlctl.clients.answers import KEY, AnswerFile, Row, answer
 from rlctl.clients.generation import GenerationClient
-from rlctl.clients.reward import RewardClient
+from rlctl.clients.reward import RewardClient, check_reached
 from rlctl.core.errors import InvalidArgumentError, UnavailableError
 from rlctl.rpc.config import ChannelConfig
 from rlctl.rpc.pool import Pool
@@ -140,6 +140,7 @@ async def score_all(
             rows = groups[key]
             items = [_item(scored[key], row[column]) for row in rows]
             response = await client.score(reward_pb2.ScoreRequest(items=items), timeout_s=channel.timeout_s)
+            check_reached(response.scores)
             return [{**row, **_reward(score)} for row, score in zip(rows, response.scores, strict=True)]
 
         return await answer(file, ask, at_once=at_once, on_answer=on_answer)

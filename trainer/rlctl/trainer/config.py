@@ -73,6 +73,8 @@ class TrainConfig(StrictConfig):
     """Optimizer steps of one pass."""
     freezing_actor_steps: int = Field(0, ge=0)
     """Steps in which only the critic learns."""
+    max_empty_steps: int = Field(3, ge=0)
+    """So many steps in a row whose prompt groups were all dropped end the run, to be gone on with; 0: never."""
 
 
 class PTXConfig(StrictConfig):

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 
 from rlctl.clients.generation import GenerationClient
-from rlctl.clients.reward import RewardClient
-from rlctl.core.errors import RlctlError
+from rlctl.clients.reward import RewardClient, check_reached
+from rlctl.core.errors import RlctlError, UnavailableError
 from rlctl.data.prompts import Prompt, PromptDataset
 from rlctl.trainer.config import TrainingSettings
 from rlctl.v1 import generation_pb2, reward_pb2, tensor_pb2
 
+logger = logging.getLogger(__name__)
+
 #: Prompts asked for at once, and items of one Score call.
 CONCURRENCY = 256
+#: Seconds between tries of a remote reward that cannot be reached.
+PAUSE_S = 5.0
 
 
 async def evaluate(
@@ -21,7 +26,8 @@ async def evaluate(
 ) -> dict[str, float]:
     """`accuracy` (share of responses with a reward above `eval.correct_above`), `reward`, `length`, `n`, `failed`.
 
-    A prompt that cannot be answered or scored counts in `failed`, not in `n`. Raises the error when all fail.
+    A prompt that cannot be answered or scored counts in `failed`, not in `n`; a remote reward that cannot be reached
+    is waited for, as long as the caller waits. Raises the error when all fail.
     """
     gate = asyncio.Semaphore(CONCURRENCY)
 
@@ -45,8 +51,7 @@ async def evaluate(
     scores: list[reward_pb2.ItemScore] = []
     for begin in range(0, len(good), CONCURRENCY):
         items = [_item(prompt, sample) for prompt, sample in good[begin : begin + CONCURRENCY]]
-        response = await reward.score(reward_pb2.ScoreRequest(request_id=uuid.uuid4().hex, items=items))
-        scores.extend(response.scores)
+        scores.extend(await _scores(reward, items))
     rewards = [score.reward for score in scores if score.WhichOneof("result") == "reward"]
     if not rewards:
         raise RlctlError(f"no answer could be scored: {scores[0].error.message}", reason="EVALUATION_FAILED")
@@ -57,6 +62,18 @@ async def evaluate(
         "n": float(len(rewards)),
         "failed": float(len(every) - len(rewards)),
     }
+
+
+async def _scores(reward: RewardClient, items: list[reward_pb2.ScoreItem]) -> list[reward_pb2.ItemScore]:
+    while True:
+        response = await reward.score(reward_pb2.ScoreRequest(request_id=uuid.uuid4().hex, items=items))
+        try:
+            check_reached(response.scores)
+        except UnavailableError as error:
+            logger.warning("the evaluation waits for the reward: %s", error.message)
+            await asyncio.sleep(PAUSE_S)
+            continue
+        return list(response.scores)
 
 
 def _request(prompt: Prompt, settings: TrainingSettings) -> generation_pb2.GenerateRequest:

@@ -15,7 +15,7 @@ import time
 from concurrent.futures import Future
 from typing import TypeVar
 
-from rlctl.core.errors import DeadlineError
+from rlctl.core.errors import DeadlineError, NothingToTrainError
 from rlctl.trainer.commit import Commits
 from rlctl.trainer.config import TrainerConfig
 from rlctl.trainer.evaluate import evaluate
@@ -24,6 +24,7 @@ from rlctl.trainer.phases import PhaseTimer
 from rlctl.trainer.progress import Progress
 from rlctl.trainer.ranks import Ranks
 from rlctl.trainer.rollout_log import RolloutLog
+from rlctl.trainer.rollouts import told
 from rlctl.trainer.services import Services
 from rlctl.trainer.status import Controls, Status
 from rlctl.trainer.step import EXPORT_MODEL, max_staleness, take_step
@@ -64,6 +65,7 @@ class Coordinator:
         self._metrics = MetricsLog(config.log, config.run, config, config.run_dir, progress.step)
         self._rollouts = RolloutLog(config)
         self._looked = 0.0
+        self._empty_steps = 0
 
     def run(self) -> None:
         """Trains until the last step, or until asked to stop. The progress is that of the last commit."""
@@ -90,6 +92,7 @@ class Coordinator:
             settled = self._collect(timer)
             self._rollouts.write(settled)
             self._update(settled, timer, publish=True)
+            self._end_if_all_is_dropped(settled)
             if self._due(self._config.checkpoint.steps) or self._controls.checkpoint.is_set():
                 self._commit()
             if self._due(self._config.eval.steps):
@@ -167,6 +170,17 @@ class Coordinator:
         self._status.update(state=trainer_pb2.TRAINER_STATE_STOPPING)
         self._commit_if_new()
         write_summary(self._config, self._progress, self._metrics, done=False)
+
+    def _end_if_all_is_dropped(self, settled: journal_pb2.SettledStep) -> None:
+        """Ends a run that only uses up prompts: a reward that fails for all of them would empty it overnight."""
+        self._empty_steps = 0 if settled.groups else self._empty_steps + 1
+        limit = self._config.train.max_empty_steps
+        if limit and self._empty_steps >= limit:
+            self._stop()
+            raise NothingToTrainError(
+                f"{self._empty_steps} steps in a row had nothing to train on (train.max_empty_steps); in the last, "
+                f"{told(settled)}. Mend the cause and launch again: the run goes on from step {self._progress.step}."
+            )
 
     def _commit_if_new(self) -> None:
         if self._commits.last_step != self._progress.step:

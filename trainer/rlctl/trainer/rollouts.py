@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from dataclasses import dataclass, field
 
 from rlctl.algorithms.config import GROUP_ESTIMATORS
@@ -147,11 +148,24 @@ class RolloutStage:
                 )
         for task in wanted.superseded:
             settled.dropped.append(journal_pb2.DroppedGroup(id=task.id, reason=REISSUED, message="issued again"))
+        if settled.dropped:
+            logger.warning("step %d: %s", wanted.step, told(settled))
         self._journal.append_settled(settled)
         self._progress.ledger.settle(settled)
         await asyncio.gather(*(delivery.ack_sync() for delivery in wanted.arrived.values()))
         self._wanted = None
         return settled, clock
+
+
+def told(settled: journal_pb2.SettledStep) -> str:
+    """Of a step with dropped groups: how many, and the reasons with an example each."""
+    examples: dict[str, str] = {}
+    counts: Counter[str] = Counter()
+    for drop in settled.dropped:
+        counts[drop.reason] += 1
+        examples.setdefault(drop.reason, drop.message)
+    reasons = "; ".join(f"{counts[reason]} x {reason} ({example})" for reason, example in examples.items())
+    return f"{len(settled.dropped)} of {len(settled.dropped) + len(settled.groups)} prompt groups dropped: {reasons}"
 
 
 def sample_fault(task: rollout_pb2.PromptTask, sample: rollout_pb2.RolloutSample) -> tuple[str, str] | None:

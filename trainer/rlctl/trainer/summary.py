@@ -31,6 +31,7 @@ def write_summary(config: TrainerConfig, progress: Progress, metrics: MetricsLog
     if evaluations:
         before, after = evaluations[0], evaluations[-1]
         summary["eval"] = {"before": before, "after": after, "n": int(after["n"])}
-    if rows:
-        summary["reward"] = {"first": rows[0].get("reward/mean"), "last": rows[-1].get("reward/mean")}
+    rewards = [row["reward/mean"] for row in rows if "reward/mean" in row]
+    if rewards:
+        summary["reward"] = {"first": rewards[0], "last": rewards[-1]}
     write_atomic(config.run_dir / "summary.json", json.dumps(summary, indent=2).encode())
