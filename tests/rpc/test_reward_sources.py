@@ -115,7 +115,7 @@ async def test_a_remote_that_is_gone_is_unreachable():
 async def test_a_reward_where_nobody_listens_does_not_load():
     with remote((200, {})) as (url, _):
         pass
-    with pytest.raises(UnavailableError, match=r"cannot reach http://127\.0\.0\.1:.*start the remote reward, or correct"):
+    with pytest.raises(UnavailableError, match=r"cannot reach http:.*start the remote reward, or correct"):
         await _post(url)
 
 
