@@ -9,7 +9,7 @@ import pytest
 
 from rlctl.clients.generation import GenerationClient
 from rlctl.clients.reward import RewardClient
-from rlctl.core.errors import RlctlError
+from rlctl.core.errors import FutileError
 from rlctl.data.prompts import Prompt
 from rlctl.trainer import evaluate as evaluation
 from rlctl.trainer.config import TrainingSettings
@@ -48,7 +48,7 @@ async def test_accuracy_reward_and_length_are_means_over_the_prompts(evaluate: A
 
 async def test_a_reward_that_fails_for_everything_is_an_error(evaluate: Any, reward: Reward) -> None:
     reward.answer = ItemScore(error=ItemError(reason="REWARD_RAISED", message="no disk"))
-    with pytest.raises(RlctlError, match="no answer could be scored: no disk"):
+    with pytest.raises(FutileError, match="none of 5 held-out answers could be scored: no disk"):
         await evaluate()
 
 

@@ -127,6 +127,21 @@ async def test_an_item_that_misbehaves_costs_itself_alone(scorer, what):
     assert _reasons(await one.score(_items("next"))) == [1.0]
 
 
+async def test_slow_items_are_told_apart_from_the_share_of_time_that_they_had(scorer):
+    one = await scorer(
+        """
+        import time
+        def reward_func(queries, prompts, labels):
+            time.sleep(0.4 * len(queries))
+            return [1.0] * len(queries)
+        """,
+        timeout_s=1.0,
+    )
+    outcomes = await one.score(_items("a", "b", "c", "d"))
+    assert _reasons(outcomes) == ["REWARD_TIMEOUT"] * 4
+    assert "0.25 s, its share of timeout_s (1 s for 4 items): unless it hangs, raise timeout_s" in outcomes[0].message
+
+
 async def test_a_printed_gigabyte_neither_stops_the_answer_nor_reaches_the_log(scorer, caplog):
     caplog.set_level(logging.INFO, "rlctl.reward")
     one = await scorer(

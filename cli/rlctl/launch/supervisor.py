@@ -155,5 +155,7 @@ class Supervisor:
 
     def _epitaph(self, name: str, exit_: Exit, reason: str) -> str:
         lines = exit_.tail.strip().split("\n")[-TAIL_LINES:]
+        first = next((number for number, line in enumerate(lines) if " ERROR " in line), 0)
+        lines = lines[first:]
         log = self._host.log_path(name)
         return f"{name} {exit_}: {reason}. The end of {log}:\n" + "\n".join(f"  {line}" for line in lines)

@@ -6,7 +6,7 @@ RlctlError
 ├── NotFoundError             a named thing does not exist
 ├── FencedError               a newer trainer owns the run
 ├── FailedPreconditionError   right request, wrong state (for example: weights not loaded yet)
-│   └── NothingToTrainError   every prompt group of some steps in a row was dropped
+│   └── FutileError           a run cannot go on until somebody mends what it depends on
 ├── ResourceExhaustedError    a stated limit is passed (message size, memory, queue length)
 ├── UnavailableError          the other side cannot be reached, or is not serving; retry may help
 ├── DeadlineError             it took too long; says on whom it waited
@@ -59,9 +59,9 @@ class FailedPreconditionError(RlctlError):
     reason = "FAILED_PRECONDITION"
 
 
-class NothingToTrainError(FailedPreconditionError):
+class FutileError(FailedPreconditionError):
     exit_code = 3
-    reason = "NOTHING_TO_TRAIN"
+    reason = "FUTILE"
 
 
 class ResourceExhaustedError(RlctlError):

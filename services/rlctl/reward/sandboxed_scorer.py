@@ -36,13 +36,21 @@ class SandboxedScorer:
             fault = Fault(error.reason, error.message)
         if len(items) == 1 or fault.reason not in _CONTAGIOUS:
             return [fault] * len(items)
-        outcomes: list[Outcome] = []
-        for item in items:
-            try:
-                outcomes += await self._call([item], self._timeout_s / len(items))
-            except SandboxError as error:
-                outcomes.append(Fault(error.reason, error.message))
-        return outcomes
+        return [await self._alone(item, len(items)) for item in items]
+
+    async def _alone(self, item: Item, among: int) -> Outcome:
+        share_s = self._timeout_s / among
+        try:
+            [outcome] = await self._call([item], share_s)
+        except SandboxError as error:
+            if error.reason != "REWARD_TIMEOUT":
+                return Fault(error.reason, error.message)
+            return Fault(
+                error.reason,
+                f"took longer than {share_s:.2g} s, its share of timeout_s ({self._timeout_s:g} s for {among} items): "
+                "unless it hangs, raise timeout_s",
+            )
+        return outcome
 
     async def close(self) -> None:
         await self._sandbox.close()

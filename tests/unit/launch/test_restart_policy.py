@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlctl.core.errors import NothingToTrainError
+from rlctl.core.errors import FutileError
 from rlctl.launch.restart import GiveUp, RestartPolicy
 
 
@@ -56,4 +56,4 @@ def test_wrong_settings_end_the_run_at_once() -> None:
 
 def test_a_run_with_nothing_to_train_on_is_not_restarted() -> None:
     with pytest.raises(GiveUp, match="would not help"):
-        RestartPolicy(100, 600.0, Clock()).delay("trainer-0", NothingToTrainError.exit_code, 100.0)
+        RestartPolicy(100, 600.0, Clock()).delay("trainer-0", FutileError.exit_code, 100.0)

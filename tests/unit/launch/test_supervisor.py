@@ -32,8 +32,8 @@ PROGRAMS = {
         time.sleep(600)
     """,
     "failing": """
-        print("loading the model")
-        raise SystemExit("no such model: ghost")
+        print("loading the model", flush=True)
+        raise SystemExit("2026-01-01T00:00:00.000Z ERROR reward: no such model: ghost")
     """,
     # Rank 0 ends with 0 at SIGTERM, as a trainer that has committed.
     "trainer": """
@@ -215,7 +215,7 @@ def test_a_process_that_cannot_start_ends_the_run_with_the_end_of_its_log(
     with pytest.raises(RunFailedError) as failure:
         run_on()
     assert "reward-3 ended with code 1: 3 starts in a row" in str(failure.value)
-    assert "no such model: ghost" in str(failure.value)
+    assert str(failure.value).endswith("reward-3.log:\n  2026-01-01T00:00:00.000Z ERROR reward: no such model: ghost")
     assert "logs/reward-3.log" in str(failure.value)
     assert len(heard) == 2
 

@@ -8,7 +8,7 @@ import uuid
 
 from rlctl.clients.generation import GenerationClient
 from rlctl.clients.reward import RewardClient, check_reached
-from rlctl.core.errors import RlctlError, UnavailableError
+from rlctl.core.errors import FutileError, RlctlError, UnavailableError
 from rlctl.data.prompts import Prompt, PromptDataset
 from rlctl.trainer.config import TrainingSettings
 from rlctl.v1 import generation_pb2, reward_pb2, tensor_pb2
@@ -54,7 +54,11 @@ async def evaluate(
         scores.extend(await _scores(reward, items))
     rewards = [score.reward for score in scores if score.WhichOneof("result") == "reward"]
     if not rewards:
-        raise RlctlError(f"no answer could be scored: {scores[0].error.message}", reason="EVALUATION_FAILED")
+        raise FutileError(
+            f"none of {len(scores)} held-out answers could be scored: {scores[0].error.message}. Mend the reward and "
+            "launch again.",
+            reason="EVALUATION_FAILED",
+        )
     return {
         "accuracy": sum(value > settings.eval.correct_above for value in rewards) / len(rewards),
         "reward": sum(rewards) / len(rewards),

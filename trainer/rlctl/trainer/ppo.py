@@ -15,7 +15,7 @@ import time
 from concurrent.futures import Future
 from typing import TypeVar
 
-from rlctl.core.errors import DeadlineError, NothingToTrainError
+from rlctl.core.errors import DeadlineError, FutileError
 from rlctl.trainer.commit import Commits
 from rlctl.trainer.config import TrainerConfig
 from rlctl.trainer.evaluate import evaluate
@@ -177,9 +177,10 @@ class Coordinator:
         limit = self._config.train.max_empty_steps
         if limit and self._empty_steps >= limit:
             self._stop()
-            raise NothingToTrainError(
+            raise FutileError(
                 f"{self._empty_steps} steps in a row had nothing to train on (train.max_empty_steps); in the last, "
-                f"{told(settled)}. Mend the cause and launch again: the run goes on from step {self._progress.step}."
+                f"{told(settled)}. Mend the cause and launch again: the run goes on from step {self._progress.step}.",
+                reason="NOTHING_TO_TRAIN",
             )
 
     def _commit_if_new(self) -> None:
