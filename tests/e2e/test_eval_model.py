@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 from rlctl.core.errors import UnavailableError
+from rlctl.core.ports import free_port
 from rlctl.evaluator.config import EvaluatorConfig, JudgeConfig, PairingConfig
 from rlctl.evaluator.job import run_job
 from rlctl.evaluator.serving import generation_service
@@ -29,9 +29,7 @@ REPO = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tiny_llama(tmp_path_factory.mktemp("model"))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     process = subprocess.Popen([
         sys.executable, "-m", "rlctl.generation", f'model="{folder}"', "engine=transformers",
         f'server.listen="{address}"', "server.metrics_listen=none", "dtype=float32",

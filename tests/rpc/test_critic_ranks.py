@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ import pytest
 
 from rlctl.clients.critic import CriticClient
 from rlctl.core.errors import RlctlError
+from rlctl.core.ports import free_port
 from rlctl.rpc.config import ChannelConfig
 from rlctl.rpc.pool import Pool
 from rlctl.v1 import critic_pb2 as pb
@@ -36,9 +36,7 @@ class Critic:
     """`ranks` processes and a client of rank 0."""
 
     def __init__(self, model: Path, folder: Path, ranks: int) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{probe.getsockname()[1]}"
+        address = f"127.0.0.1:{free_port()}"
         settings = [
             f"model={model}", f"checkpoint_dir={folder}", f"server.listen={address}", "server.metrics_listen=none",
             "server.drain_s=1", f"learner.ranks={ranks}", "learner.dtype=float32", "learner.zero_stage=3",

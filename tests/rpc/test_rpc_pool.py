@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from rlctl.bus.registry import Registry
 from rlctl.bus.server import NatsServer
 from rlctl.clients.reward import RewardClient
 from rlctl.core.errors import ConfigError, DeadlineError, InvalidArgumentError, UnavailableError
+from rlctl.core.ports import free_port
 from rlctl.rpc.config import ChannelConfig, ServerConfig
 from rlctl.rpc.pool import Pool
 from rlctl.rpc.service import RunningService, start
@@ -24,9 +24,7 @@ pytestmark = pytest.mark.anyio
 
 
 def free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    return f"127.0.0.1:{free_port()}"
 
 
 async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -23,6 +22,7 @@ from rlctl.bus.config import BusConfig
 from rlctl.bus.server import NatsServer
 from rlctl.clients.reward import RewardClient
 from rlctl.core.errors import ConfigError, NotFoundError, UnavailableError
+from rlctl.core.ports import free_port
 from rlctl.rpc.config import ServerConfig
 from rlctl.rpc.service import RunningService, _serve, start
 from rlctl.v1.reward_pb2_grpc import RewardServiceStub
@@ -128,9 +128,7 @@ async def test_a_busy_port_is_told_with_the_mend(serve) -> None:
 
 async def test_a_failed_load_leaves_nothing_behind() -> None:
     hosted = LengthService(load_error=NotFoundError("no model at ./nowhere; name a folder"))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        listen = f"127.0.0.1:{probe.getsockname()[1]}"
+    listen = f"127.0.0.1:{free_port()}"
     config = ServerConfig(listen=listen, metrics_listen=None)
     with pytest.raises(NotFoundError, match="no model"):
         await start("reward", config, hosted)
@@ -212,9 +210,7 @@ def spawn(tmp_path: Path):  # type: ignore[no-untyped-def]
     processes: list[subprocess.Popen[str]] = []
 
     def begin(mode: str, listen: str | None = None) -> tuple[subprocess.Popen[str], str]:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            address = listen or f"127.0.0.1:{probe.getsockname()[1]}"
+        address = listen or f"127.0.0.1:{free_port()}"
         path = [entry for entry in sys.path if entry]
         program = PROGRAM.format(path=path, mode=mode, listen=address)
         process = subprocess.Popen(

@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import grpc
 import torch
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from rlctl.core.ports import free_port
 from rlctl.rpc.channel import Channel
 from rlctl.rpc.config import ChannelConfig
 from rlctl.rpc.portal import Portal
@@ -32,12 +32,6 @@ _versions = itertools.count(1)
 
 #: vLLM's import alone takes half a minute on a machine that is busy with other things.
 START_S = 500.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Replica:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+from rlctl.core.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("protos", "services", "trainer", "evaluator", "cli", "tests")
@@ -16,9 +17,7 @@ FOLDERS = ("protos", "services", "trainer", "evaluator", "cli", "tests")
 
 def rank_environments(ranks: int) -> list[dict[str, str]]:
     """The environment of each rank, as launchers set it."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     shared = os.environ | {
         "PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in FOLDERS),
         "WORLD_SIZE": str(ranks),

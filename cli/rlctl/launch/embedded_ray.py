@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,6 +20,7 @@ from functools import partial
 from typing import Any
 from unittest.mock import patch
 
+from rlctl.core.ports import free_port
 from rlctl.launch.interruption import interruptible_ray
 
 #: Nothing is sent anywhere, no process of ours is taken for a memory hog, a slow start is waited for.
@@ -55,7 +55,7 @@ class EmbeddedRay:
 
         for attempt in range(STARTS):
             try:
-                with interruptible_ray(), _bare(_free_port(self._address)):
+                with interruptible_ray(), _bare(free_port(self._address)):
                     ray.init(
                         _node_ip_address=self._address,
                         _temp_dir=self._folder,
@@ -73,12 +73,6 @@ class EmbeddedRay:
     def clear(self) -> None:
         """Removes what Ray wrote; call it when its processes are gone."""
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _free_port(address: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

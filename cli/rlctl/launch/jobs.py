@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
-import socket
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from rlctl.core.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from rlctl.core.ports import free_port
 from rlctl.launch import sweep
 from rlctl.launch.host import Host, watch
 from rlctl.launch.launcher import Interrupts, planned
@@ -28,9 +28,7 @@ TICK_S = 0.5
 def replay_run(folder: RunFolder, console: Console) -> None:
     """Trains a run again from its journal: the trainer's ranks, and a fresh critic at a plain address."""
     plan = _plan(folder)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        critic = f"127.0.0.1:{probe.getsockname()[1]}"
+    critic = f"127.0.0.1:{free_port()}"
     target = folder.path.resolve() / "replay"
     shutil.rmtree(target, ignore_errors=True)
     processes = [_replaying(spec, critic, target) for spec in (*plan.of("critic"), *plan.of("trainer"))]

@@ -18,6 +18,7 @@ from rich.console import Console
 from rlctl.bus.bus import Bus
 from rlctl.bus.config import BusConfig
 from rlctl.core.errors import DeadlineError
+from rlctl.core.ports import free_port
 from rlctl.launch import sweep
 from rlctl.launch.checks import check
 from rlctl.launch.host import Host, watch
@@ -250,9 +251,7 @@ class _Session:
         for port in (self._recipe.nats_port, last):
             if port and not busy("127.0.0.1", port):
                 return port
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            return int(probe.getsockname()[1])
+        return free_port()
 
     def _wait_for_nats(self, supervisor: Supervisor, port: int) -> None:
         deadline = time.monotonic() + NATS_READY_S

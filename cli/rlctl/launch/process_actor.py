@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rlctl.core.errors import ConfigError
+from rlctl.core.ports import free_port
 from rlctl.launch import sweep
 from rlctl.launch.spec import NODE_IP
 
@@ -47,9 +48,7 @@ class ProcessActor:
         )
 
     def free_port(self, address: str) -> int:
-        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
-            probe.bind((address, 0))
-            return int(probe.getsockname()[1])
+        return free_port(address)
 
     def run(
         self,

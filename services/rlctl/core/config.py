@@ -118,7 +118,8 @@ def _describe(
     location = [str(part) for part in fault["loc"] if not _is_tag(part)]
     name = ".".join(location) or "(settings)"
     where, unknown = "", fault["type"] == "extra_forbidden"
-    if override := _override_of(location, overrides, unknown):
+    override = _override_of(location, overrides, unknown)
+    if override is not None:
         where = f"{override!r}: "
     elif source is not None:
         line = _line_of(text, location)
@@ -129,6 +130,9 @@ def _describe(
     message = fault["msg"].removeprefix("Value error, ")
     if fault["type"] in ("model_type", "dict_type"):
         message = "must be a table, or `none`" if _is_optional(cls, location) else "must be a table; {} is an empty one"
+    if fault["type"] == "string_type" and override is not None:
+        key, _, raw = override.partition("=")
+        message = f"must be text; quote it: '{key}=\"{raw}\"'"
     given = fault.get("input")
     shown = f" (given: {given!r})" if isinstance(given, str | int | float | bool) else ""
     return f"{where}{name}: {message}{shown}"

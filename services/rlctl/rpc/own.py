@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from rlctl.core.errors import UnavailableError
+from rlctl.core.ports import free_port
 from rlctl.rpc import auth
 from rlctl.rpc.config import ChannelConfig
 
@@ -92,9 +92,7 @@ def own_service(
     It is not ready yet when it is given: clients wait, within their deadlines. `settings` are written beside the
     log. `environment` is added to ours, without the variables `secrets`.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     log_path.parent.mkdir(parents=True, exist_ok=True)
     config = log_path.with_suffix(".json")
     config.write_text(json.dumps({**settings, "server": {"listen": address, "metrics_listen": None}}, indent=2))

@@ -18,6 +18,7 @@ class Part(StrictConfig):
 
 
 class Whole(StrictConfig):
+    name: str = "run"
     steps: int = 1
     limit: int | None = 7
     part: Part = Part()
@@ -61,6 +62,7 @@ def test_a_fault_in_a_file_names_its_line(text: str, told: str, path: Path) -> N
         ("part.rate=0", "'part.rate=0': part.rate: Input should be greater than 0 (given: 0)"),
         ("part={rate=0}", "'part={rate=0}': part.rate: Input should be greater than 0 (given: 0)"),
         ("spare=", "'spare=': spare: must be a table, or `none` (given: '')"),
+        ("name=nan", "'name=nan': name: must be text; quote it: 'name=\"nan\"' (given: nan)"),
         ("steps", "'steps' is no override; write name=value"),
     ],
 )

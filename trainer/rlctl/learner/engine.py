@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import warnings
 from typing import Any
 
@@ -44,6 +45,22 @@ def deepspeed_config(config: LearnerConfig, ranks: int, device: torch.device) ->
 def clips_itself(config: LearnerConfig) -> bool:
     """Whether the learner clips: without ZeRO and in float32 DeepSpeed reports no gradient norm."""
     return config.zero_stage == 0 and config.dtype == "float32"
+
+
+def clip(module: nn.Module, config: LearnerConfig) -> float | None:
+    """The gradient's norm, where the learner clips itself, else None; one that is not finite is thrown away.
+
+    DeepSpeed's own optimizers do the same, and say so in `overflow`.
+    """
+    if not clips_itself(config):
+        return None
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    norm = float(nn.utils.clip_grad_norm_(trained, config.optimizer.max_grad_norm or float("inf")))
+    if math.isfinite(norm):
+        return norm
+    for parameter in trained:
+        parameter.grad = None
+    return math.inf
 
 
 def build_engine(module: nn.Module, config: LearnerConfig, ranks: int, device: torch.device) -> Any:

@@ -9,6 +9,7 @@ A rank with fewer micro-batches than another runs empty ones of which the loss i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager, nullcontext
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from rlctl.learner import distributed, folders, state
@@ -24,7 +25,7 @@ from rlctl.learner.batch import MicroBatch
 from rlctl.learner.batches import Batches
 from rlctl.learner.config import LearnerConfig
 from rlctl.learner.ema import WeightAverage
-from rlctl.learner.engine import build_engine, clips_itself, whole_gradient
+from rlctl.learner.engine import build_engine, clip, whole_gradient
 from rlctl.learner.export import Weights
 from rlctl.learner.forward import PolicyForward, ValueForward, on_grid, split
 from rlctl.learner.loss import Batch, LossFn, LossOutput, Part
@@ -33,6 +34,7 @@ from rlctl.learner.prompts import can_share
 from rlctl.learner.schedule import learning_rate
 from rlctl.learner.sequence import Sequence
 from rlctl.learner.share import Share, pool
+from rlctl.learner.skips import Skips
 from rlctl.models.dropout import draws
 from rlctl.models.value_head import ValueModel
 
@@ -59,6 +61,7 @@ class Learner:
         self.config = config
         self.total_steps = total_steps
         self.steps = 0
+        self._skips = Skips()
         torch.manual_seed(seed + distributed.rank())
         assert isinstance(model, ValueModel) == value
         self._group = distributed.sequence_group(config.sequence_parallel)
@@ -155,8 +158,9 @@ class Learner:
 
         Every `group` neighbours of `sequences` meet in one micro-batch (in any order there, and left out together
         when one has no trained token). The gradients of `also`, each over its own totals, are added. Returns the
-        metrics of the losses, their sum `loss`, `grad_norm` (before clipping), `learning_rate` and, of a mixture of
-        experts, `aux_loss`, the same on every rank. Raises InvalidArgumentError when no rank has a trained token.
+        metrics of the losses, their sum `loss`, what `apply` gives (`grad_norm` is that before clipping) and, of a
+        mixture of experts, `aux_loss`, the same on every rank. Raises InvalidArgumentError when no rank has a trained
+        token.
         """
         metrics = self.accumulate(sequences, loss, temperature=temperature, entropy=entropy, group=group, also=also)
         return metrics | self.apply()
@@ -229,21 +233,24 @@ class Learner:
         return part.loss(seen, share.totals), balance
 
     def apply(self) -> dict[str, float]:
-        """Clips and takes the optimizer step."""
+        """Clips and takes the optimizer step, which is left out (`skipped`) where the gradient is not finite.
+
+        Raises FutileError when that happens many times in a row.
+        """
         settings = self.config.optimizer
         rate = learning_rate(settings, self.steps, self.total_steps)
         for group in self._engine.optimizer.param_groups:
             group["lr"] = rate
-        norm = None
-        if clips_itself(self.config):
-            limit = settings.max_grad_norm or float("inf")
-            norm = nn.utils.clip_grad_norm_([p for p in self._engine.module.parameters() if p.requires_grad], limit)
+        norm = clip(self._engine.module, self.config)
         self._engine.step()
         self.steps += 1
         if self._average is not None:
             self._average.update()
-        norm = self._engine.get_global_grad_norm() if norm is None else norm
-        return {"grad_norm": float(norm), "learning_rate": rate}
+        if norm is None:
+            norm = math.inf if self._engine.optimizer.overflow else float(self._engine.get_global_grad_norm())
+        skipped = math.isinf(norm)
+        self._skips.note(skipped)
+        return {"grad_norm": norm, "skipped": float(skipped), "learning_rate": rate}
 
     def gradients(self) -> Tensor:
         """The whole gradient after `accumulate`, before clipping: float32, flat, in the order of the parameters.

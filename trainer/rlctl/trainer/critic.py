@@ -15,7 +15,7 @@ from rlctl.v1 import critic_pb2, tensor_pb2
 #: Tokens of one ComputeValues call, as bytes on the wire; the answer takes about twice that.
 REQUEST_BYTES = 8 << 20
 #: What is reported of the critic's own metrics.
-METRICS = ("loss", "value_clip_fraction", "aux_loss", "grad_norm", "learning_rate")
+METRICS = ("loss", "value_clip_fraction", "aux_loss", "grad_norm", "skipped", "learning_rate")
 
 
 class CriticLink:

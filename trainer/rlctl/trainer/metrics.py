@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from pathlib import Path
@@ -46,8 +47,8 @@ class MetricsLog:
         self._wandb = _start_wandb(log.wandb_project, run, settings, folder) if log.wandb_project else None
 
     def step(self, step: int, metrics: dict[str, float]) -> None:
-        """A training step's metrics; `step` counts from 0."""
-        _append(self._rows, {"step": step} | metrics)
+        """A training step's metrics; `step` counts from 0. What is not finite has no place in the row."""
+        _append(self._rows, {"step": step} | {name: value for name, value in metrics.items() if math.isfinite(value)})
         self._elsewhere(step, metrics)
 
     def evaluation(self, step: int, result: dict[str, float]) -> None:
