@@ -17,11 +17,6 @@ Serve = Callable[..., Awaitable[RunningService]]
 Connect = Callable[..., Pool]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(autouse=True)
 def no_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RLCTL_TOKEN", raising=False)

@@ -138,11 +138,6 @@ async def test_a_number_that_is_none_costs_its_item():
 
 
 @pytest.fixture(scope="module")
-def anyio_backend():
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
 async def tasks(anyio_backend):
     scorer = SandboxedScorer("task", ["task", ""], memory_mb=4096, timeout_s=20)
     await scorer.load()

@@ -13,11 +13,6 @@ from rlctl.reference.batcher import Batcher
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def test_requests_that_wait_share_a_pass_by_key() -> None:
     passes: list[tuple[list[int], float]] = []
     gate = threading.Event()
