@@ -120,7 +120,7 @@ def _describe(
     where, unknown = "", fault["type"] == "extra_forbidden"
     override = _override_of(location, overrides, unknown)
     if override is not None:
-        where = f"{override!r}: "
+        where = f"override {override}: "
     elif source is not None:
         line = _line_of(text, location)
         where = f"{source}:{line}: " if line else f"{source}: "
@@ -131,8 +131,7 @@ def _describe(
     if fault["type"] in ("model_type", "dict_type"):
         message = "must be a table, or `none`" if _is_optional(cls, location) else "must be a table; {} is an empty one"
     if fault["type"] == "string_type" and override is not None:
-        key, _, raw = override.partition("=")
-        message = f"must be text; quote it: '{key}=\"{raw}\"'"
+        message = f"must be text; quote it: '{override}=\"...\"'"
     given = fault.get("input")
     shown = f" (given: {given!r})" if isinstance(given, str | int | float | bool) else ""
     return f"{where}{name}: {message}{shown}"
@@ -148,11 +147,15 @@ def _is_optional(cls: type[BaseModel] | None, location: list[str]) -> bool:
 
 
 def _override_of(location: list[str], overrides: Sequence[str], unknown: bool) -> str | None:
-    """The last override that set what stands at `location` or above it; below it, when the key itself is unknown."""
+    """Name in the last override that set what stands at `location` or above it; below it, when the key is unknown.
+
+    Its value is not told: it may hold what nobody should read in a log.
+    """
     for override in reversed(overrides):
-        parts = override.partition("=")[0].strip().split(".")
+        name = override.partition("=")[0].strip()
+        parts = name.split(".")
         if parts == location[: len(parts)] or (unknown and location == parts[: len(location)]):
-            return override
+            return name
     return None
 
 

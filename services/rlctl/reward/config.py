@@ -53,6 +53,8 @@ class ScorerConfig(StrictConfig):
         needed = {"model": "model", "function": "path", "http": "url"}.get(self.kind)
         if needed and not getattr(self, needed):
             raise ValueError(f"a scorer of kind {self.kind!r} needs {needed!r}")
+        if self.kind == "http" and not self.url.startswith(("http://", "https://")):
+            raise ValueError(f"url {self.url!r} must begin with http:// or https://")
         return self
 
 

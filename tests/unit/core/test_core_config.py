@@ -57,12 +57,12 @@ def test_a_fault_in_a_file_names_its_line(text: str, told: str, path: Path) -> N
 @pytest.mark.parametrize(
     "override, told",
     [
-        ("step=3", "'step=3': unknown setting 'step'. Did you mean 'steps'?"),
-        ("prat.rate=3", "'prat.rate=3': unknown setting 'prat'. Did you mean 'part'?"),
-        ("part.rate=0", "'part.rate=0': part.rate: Input should be greater than 0 (given: 0)"),
-        ("part={rate=0}", "'part={rate=0}': part.rate: Input should be greater than 0 (given: 0)"),
-        ("spare=", "'spare=': spare: must be a table, or `none` (given: '')"),
-        ("name=nan", "'name=nan': name: must be text; quote it: 'name=\"nan\"' (given: nan)"),
+        ("step=3", "override step: unknown setting 'step'. Did you mean 'steps'?"),
+        ("prat.rate=3", "override prat.rate: unknown setting 'prat'. Did you mean 'part'?"),
+        ("part.rate=0", "override part.rate: part.rate: Input should be greater than 0 (given: 0)"),
+        ("part={rate=0}", "override part: part.rate: Input should be greater than 0 (given: 0)"),
+        ("spare=", "override spare: spare: must be a table, or `none` (given: '')"),
+        ("name=nan", "override name: name: must be text; quote it: 'name=\"...\"' (given: nan)"),
         ("steps", "'steps' is no override; write name=value"),
     ],
 )
@@ -75,3 +75,10 @@ def test_a_fault_of_the_file_is_not_blamed_on_an_override_beside_it(path: Path) 
     path.write_text("[part]\nrate = -1\n")
     with pytest.raises(ConfigError, match="^" + re.escape(f"{path}:2: part.rate: ")):
         load(Whole, path, ["part.tags=[]"])
+
+
+def test_the_value_of_an_override_is_not_repeated(path: Path) -> None:
+    with pytest.raises(ConfigError) as failure:
+        load(Whole, path, ['part={rate=-1, tags=["sk-secret"]}'])
+    assert "override part: part.rate" in failure.value.message
+    assert "sk-secret" not in failure.value.message
