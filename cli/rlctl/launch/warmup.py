@@ -25,6 +25,8 @@ from rlctl.trainer.config import CheckpointConfig
 
 #: Part of the cache's key: grows with every change of the model, its data or its training.
 VERSION = 2
+#: Nothing else runs meanwhile; a second thread takes a third off a step of batches this large.
+THREADS = min(2, os.cpu_count() or 1)
 #: Steps by which most seeds are done; what the time left is told by.
 USUAL_STEPS = 230
 
@@ -93,7 +95,7 @@ def settings(model: Path, runs_dir: Path, seed: int) -> SFTConfig:
         learner=LearnerConfig(
             dtype="float32",
             zero_stage=0,
-            threads=1,
+            threads=THREADS,
             ema_decay=0.99,
             ema_as_model=True,
             optimizer=OptimizerConfig(lr=3e-3, betas=(0.9, 0.95), warmup_steps=20),
@@ -125,7 +127,7 @@ def warm_up(output: Path, seed: int, progress: TextIO) -> None:
 
 def main() -> int:
     logger = log.setup("warmup")
-    prepare_compute(1)
+    prepare_compute(THREADS)
     # Libraries print where they like: standard output is kept for the progress.
     progress = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

@@ -92,7 +92,7 @@ def test_saved_experts_have_the_names_of_the_hub(tmp_path: Path, zero_stage: int
     learner.save_hf(tmp_path / "model", None)
     plain = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     for sequence, given in zip(sequences(), learner.logprobs(sequences()), strict=True):
-        torch.testing.assert_close(given, plain_logprobs(plain, sequence), rtol=0, atol=1e-5)
+        torch.testing.assert_close(given, plain_logprobs(plain, sequence), rtol=1e-5, atol=1e-5)
 
 
 def test_a_critic_with_experts(tmp_path: Path) -> None:
@@ -103,4 +103,4 @@ def test_a_critic_with_experts(tmp_path: Path) -> None:
     learner.save_hf(tmp_path / "critic", None)
     plain = AutoModelForSequenceClassification.from_pretrained(tmp_path / "critic", num_labels=1)
     for sequence, given in zip(sequences(), learner.values(sequences()), strict=True):
-        torch.testing.assert_close(given, plain_values(plain, sequence), rtol=0, atol=1e-5)
+        torch.testing.assert_close(given, plain_values(plain, sequence), rtol=1e-5, atol=1e-5)

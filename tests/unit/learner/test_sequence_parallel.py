@@ -70,7 +70,7 @@ def test_each_rank_gets_the_outputs_of_its_own_sequences(results: dict[str, dict
 def test_experts_under_zero3_with_empty_micro_batches(results: dict[str, dict[str, Tensor]], case: str) -> None:
     wanted = results["1-0"]
     outputs = torch.cat([results[rank][f"{case}/outputs"] for rank in ("2-0", "2-1")])
-    torch.testing.assert_close(outputs, wanted[f"{case}/outputs"], rtol=0, atol=1e-5)
+    torch.testing.assert_close(outputs, wanted[f"{case}/outputs"], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(results["2-1"][f"{case}/loss"], wanted[f"{case}/loss"], rtol=1e-5, atol=1e-6)
     assert _off(results["2-1"][f"{case}/gradient"], wanted[f"{case}/gradient"]) < 1e-5
 
