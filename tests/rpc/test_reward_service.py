@@ -188,7 +188,7 @@ async def test_wrong_metadata_names_its_field(serve, connect, metadata, words):
     [
         ([{"kind": "grader"}, {"kind": "grader"}], "two scorers are named 'grader'"),
         ([{"kind": "function"}], "needs 'path'"),
-        ([{"kind": "http", "url": "localhost:80/x"}], "'localhost:80/x' must begin with http:// or https://"),
+        ([{"kind": "http", "url": "localhost:80/x"}], "url must begin with http:// or https://"),
         ([], "at least 1 item"),
     ],
 )

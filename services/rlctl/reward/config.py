@@ -54,7 +54,7 @@ class ScorerConfig(StrictConfig):
         if needed and not getattr(self, needed):
             raise ValueError(f"a scorer of kind {self.kind!r} needs {needed!r}")
         if self.kind == "http" and not self.url.startswith(("http://", "https://")):
-            raise ValueError(f"url {self.url!r} must begin with http:// or https://")
+            raise ValueError("url must begin with http:// or https://")
         return self
 
 

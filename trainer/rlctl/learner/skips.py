@@ -27,7 +27,7 @@ class Skips:
         if self._in_a_row >= MOST:
             raise FutileError(
                 f"{MOST} optimizer steps in a row had a gradient that is not finite, so that nothing is learnt any "
-                "more: lower optimizer.lr, or look at the data and the rewards, and begin "
-                "a new run, or launch this one again, which goes on from its last checkpoint",
+                "more. Look at the data and the rewards and launch again, which goes on from the last checkpoint, or "
+                "begin a new run with a lower optimizer.lr.",
                 reason="GRADIENT_NOT_FINITE",
             )
